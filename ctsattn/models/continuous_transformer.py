@@ -1,0 +1,174 @@
+"""ContinuousTransformer: channels encoded along real time, read at any query time, mixed across channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ctsattn.data.batch import Batch, TaskSpec
+from ctsattn.models.linear_path import LinearPath, TimeFeatures
+from ctsattn.models.tokens import ChannelIdentity, Covariates, ObservationTokens, PatchTokens
+from ctsattn.nn import HEADS, Encoder, MixerConfig, QueryDecoder, frequency_ladder
+
+
+@dataclass(frozen=True)
+class ContinuousTransformer:
+    """Transformer over real time for forecasts from any timestamps at any timestamps.
+
+    Attributes:
+        d_model: Features of a token.
+        num_layers: Layers of the encoder, which mix along time within each channel.
+        num_decoder_layers: Layers of the decoder, which read the past at query times and mix channels.
+        num_heads: Attention heads; a divisor of `d_model`.
+        num_kv_heads: Key and value heads of grouped-query attention; None: as many as heads.
+        d_ff: Width of feed-forward networks; None: twice `d_model`.
+        mixer: Name in `ctsattn.nn.MIXERS`.
+        sink: What attention may look at besides tokens: "none", "zeros", "first" or "learned".
+        rotary: Share of each head's features that turn with time; 0: no positions.
+        patch: Median gaps in one token; None: one token for each observation.
+        stride: Median gaps from one patch to the next; None: half a patch.
+        is_causal: Whether the encoder's tokens see only earlier ones.
+        mix_channels: Whether the channels of a query attend to each other.
+        feedforward: Name in `ctsattn.nn.FEEDFORWARDS`.
+        dropout: Share of features dropped in training.
+        drop_path: Share of residual branches dropped in training.
+        head: Name in `ctsattn.nn.HEADS`.
+        scaler: Name in `ctsattn.data.scalers.SCALERS`.
+    """
+
+    d_model: int = 64
+    num_layers: int = 2
+    num_decoder_layers: int = 1
+    num_heads: int = 4
+    num_kv_heads: int | None = None
+    d_ff: int | None = None
+    mixer: str = "continuous"
+    sink: str = "zeros"
+    rotary: float = 1.0
+    patch: int | None = None
+    stride: int | None = None
+    is_causal: bool = False
+    mix_channels: bool = True
+    feedforward: str = "swiglu"
+    dropout: float = 0.1
+    drop_path: float = 0.0
+    head: str = "quantile"
+    scaler: str = "standard"
+
+    @classmethod
+    def small(cls, **changes: Any) -> ContinuousTransformer:
+        """For short series and a CPU."""
+        return cls(**{"d_model": 32, "num_layers": 1, "num_heads": 4, "dropout": 0.2, **changes})
+
+    @classmethod
+    def base(cls, **changes: Any) -> ContinuousTransformer:
+        """For many or long series and a GPU."""
+        return cls(**{"d_model": 128, "num_layers": 3, "num_heads": 8, "dropout": 0.2, **changes})
+
+    def build(self, spec: TaskSpec) -> nn.Module:
+        """The network for a task."""
+        return ContinuousTransformerNetwork(self, spec)
+
+
+class ContinuousTransformerNetwork(nn.Module):
+    """Network of `ContinuousTransformer`: a linear path plus what encoder and decoder add to it.
+
+    Args:
+        config: Sizes and parts.
+        spec: Task.
+    """
+
+    trainable = True
+
+    def __init__(self, config: ContinuousTransformer, spec: TaskSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        d_model = config.d_model
+        self.tokens: ObservationTokens | PatchTokens
+        if config.patch is None:
+            self.tokens = ObservationTokens(spec, d_model)
+        else:
+            self.tokens = PatchTokens(spec, d_model, config.patch, config.stride or max(1, config.patch // 2))
+        self.identity = ChannelIdentity(spec, d_model)
+        self.static = Covariates(spec.num_static, spec.static_codes, d_model)
+        self.known = Covariates(spec.num_known, spec.known_codes, d_model)
+        self.effect = nn.Linear(d_model, spec.num_targets, bias=False)
+        self.linear = LinearPath(spec, config.dropout)
+        mixer = self._mixer_config(config)
+        d_ff = config.d_ff or 2 * d_model
+        parts = (config.mixer, mixer, d_ff, config.feedforward, config.dropout, config.drop_path)
+        self.encoder = Encoder(config.num_layers, *parts)
+        self.decoder = QueryDecoder(
+            config.num_decoder_layers, *parts, config.mix_channels and spec.num_channels > 1
+        )
+        self.features = TimeFeatures(spec)
+        self.ask = nn.Linear(TimeFeatures.num_features + 3, d_model)
+        self.head = HEADS[config.head]()
+        self.gate = nn.Linear(d_model, len(self.linear.anchors))
+        self.out = nn.Linear(d_model, self.head.num_params)
+        for zero in (self.effect, self.gate, self.out):
+            nn.init.zeros_(zero.weight)
+        nn.init.zeros_(self.gate.bias)
+        nn.init.zeros_(self.out.bias)
+
+    def _mixer_config(self, config: ContinuousTransformer) -> MixerConfig:
+        pairs = int(config.rotary * (config.d_model // config.num_heads) / 2)
+        span = self.spec.lookback + self.spec.horizon
+        frequencies = frequency_ladder(pairs, span, self.tokens.token_gap, self.spec.periods) if pairs else ()
+        return MixerConfig(
+            d_model=config.d_model,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            frequencies=frequencies,
+            gap=self.tokens.token_gap,
+            sink=config.sink,
+            dropout=config.dropout,
+            is_causal=config.is_causal,
+        )
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Raw parameters of the head, `[batch, targets, queries, params]`, in scaled units."""
+        targets = self.spec.num_targets
+        known_past = self.known(batch.past_known, batch.past_known_codes)
+        known_future = self.known(batch.future_known, batch.future_known_codes)
+        static = self.static(batch.static, batch.static_codes)[:, None, None]
+        answers = self._read(batch, known_past, known_future, static)[:, :targets]
+        line = self._linear(batch, known_past, known_future, self.gate(answers))
+        params = self.out(answers)
+        return torch.cat([params[..., :1] + line.unsqueeze(-1), params[..., 1:]], dim=-1)
+
+    def _read(self, batch: Batch, known_past: Tensor, known_future: Tensor, static: Tensor) -> Tensor:
+        """Answers of encoder and decoder, `[batch, channels, queries, d_model]`."""
+        context = self.identity(batch.past_codes) + static + known_past
+        tokens, times, mask = self.tokens(batch, context)
+        memory = self.encoder(tokens.flatten(0, 1), times.flatten(0, 1), mask.flatten(0, 1))
+        memory = memory.unflatten(0, tokens.shape[:2])
+        features = self.features(batch.future_times)[:, None]
+        summary = self._summary(batch)[:, :, None].expand(-1, -1, features.shape[2], -1)
+        features = features.expand(-1, summary.shape[1], -1, -1)
+        asked = self.ask(torch.cat([features, summary], dim=-1))
+        asked = asked + self.identity.channel.weight[:, None] + static + known_future[:, None]
+        return self.decoder(asked, batch.future_times, memory, times, mask)
+
+    def _summary(self, batch: Batch) -> Tensor:
+        """How much, how lately and how restlessly each channel was observed, `[batch, channels, 3]`."""
+        times, values, mask = batch.past_times, batch.past_values, batch.past_mask
+        gap = self.spec.median_gap
+        count = mask.sum(dim=-1)
+        latest = torch.where(mask, times, -self.spec.lookback).amax(dim=-1)
+        step = values.diff(dim=-1).square() * mask[..., 1:] / (1 + times.diff(dim=-1) / gap)
+        restless = step.sum(dim=-1) / (count - 1).clamp(min=1)
+        age = torch.log1p((-latest).clamp(min=0) / gap)
+        return torch.stack([torch.log1p(count.to(age)), age, torch.log(restless + 1e-4)], dim=-1)
+
+    def _linear(self, batch: Batch, known_past: Tensor, known_future: Tensor, gate: Tensor) -> Tensor:
+        """The linear path of the targets, `[batch, targets, queries]`, effects of known covariates apart."""
+        targets = self.spec.num_targets
+        effect_past = (known_past[:, :targets] * self.effect.weight[:, None]).sum(dim=-1)
+        effect_future = self.effect(known_future).transpose(1, 2)
+        values = (batch.past_values[:, :targets] - effect_past) * batch.past_mask[:, :targets]
+        times, mask = batch.past_times[:, :targets], batch.past_mask[:, :targets]
+        return self.linear(times, values, mask, batch.future_times, gate) + effect_future

@@ -1,0 +1,145 @@
+"""The linear path of a forecast: anchors in closed form, weighed by elapsed time, plus a learned kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ctsattn.data.batch import TaskSpec
+from ctsattn.models import anchors
+from ctsattn.models.path import resample
+
+Anchor = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+_LOGIT_GAIN = 10.0  # lets a few hundred steps of Adam choose between anchors
+_MAX_NODES = 512  # of the past and of the future in the learned kernel
+_MAX_PERIODS = 3
+
+
+def harmonics_of(period: float, gap: float) -> int:
+    """Harmonics of a period that its sampling can show, three at most."""
+    return max(1, min(3, int(period / (2.5 * gap))))
+
+
+def task_anchors(spec: TaskSpec) -> dict[str, Anchor]:
+    """The anchors that a task's look-back and periods allow, by name."""
+    chosen: dict[str, Anchor] = {
+        "last": anchors.last_value,
+        "mean": anchors.window_mean,
+        "recent_mean": partial(anchors.window_mean, memory=max(spec.lookback / 8, spec.median_gap)),
+        "trend": partial(anchors.harmonic_regression, periods=(), span=spec.lookback),
+    }
+    seen = [period for period in spec.periods if period <= spec.lookback][:_MAX_PERIODS]
+    for i, period in enumerate(seen):
+        chosen[f"seasonal_{i}"] = partial(anchors.seasonal_naive, period=period)
+        if 2 * period <= spec.lookback:
+            chosen[f"seasonal_mean_{i}"] = partial(anchors.seasonal_mean, period=period, span=spec.lookback)
+            chosen[f"seasonal_drift_{i}"] = partial(anchors.seasonal_drift, period=period)
+    fitted = [(p, harmonics_of(p, spec.median_gap)) for p in seen if 1.25 * p <= spec.lookback]
+    if fitted:
+        chosen["harmonic"] = partial(
+            anchors.harmonic_regression, periods=fitted, span=spec.lookback, trend=False
+        )
+        chosen["harmonic_trend"] = partial(anchors.harmonic_regression, periods=fitted, span=spec.lookback)
+    return chosen
+
+
+class TimeFeatures(nn.Module):
+    """Smooth features of the elapsed time from the cutoff to a query.
+
+    Args:
+        spec: Task, for its units.
+    """
+
+    num_features = 12
+
+    def __init__(self, spec: TaskSpec) -> None:
+        super().__init__()
+        self.gap, self.horizon, self.lookback = spec.median_gap, spec.horizon, spec.lookback
+
+    def forward(self, at: Tensor) -> Tensor:
+        """Features `[..., num_features]` of the times `at`; the first is constant."""
+        share = (at / self.horizon).clamp(-self.lookback / self.horizon, 2.0)
+        steps = torch.log1p(at.clamp(min=0) / self.gap) / torch.log1p(at.new_tensor(self.horizon / self.gap))
+        waves = torch.pi * share.unsqueeze(-1) * torch.arange(1, 5, device=at.device, dtype=at.dtype)
+        plain = torch.stack([torch.ones_like(at), share, steps, (at <= 0).to(at)], dim=-1)
+        return torch.cat([plain, waves.cos(), waves.sin()], dim=-1)
+
+
+class LearnedKernel(nn.Module):
+    r"""Learned weights of every past moment for every future moment, $\int W(T, s)\,(x(s) - \bar x)\,ds$.
+
+    $W$ is held at evenly spaced nodes of past and future and starts at 0; the past is brought to its nodes by
+    `resample`, the answer to the query by straight lines. On a regular grid it is an ordinary linear layer.
+
+    Args:
+        spec: Task, for look-back, horizon and gap.
+        dropout: Share of past nodes dropped in training.
+    """
+
+    def __init__(self, spec: TaskSpec, dropout: float = 0.0) -> None:
+        super().__init__()
+        past = int(min(max(round(spec.lookback / spec.median_gap), 2), _MAX_NODES))
+        future = int(min(max(round(spec.horizon / spec.median_gap), 1), _MAX_NODES))
+        past_gap = spec.median_gap if past < _MAX_NODES else spec.lookback / past
+        self.future_gap = spec.horizon / future
+        self.nodes: Tensor
+        self.register_buffer("nodes", past_gap * torch.arange(1.0 - past, 1.0), persistent=False)
+        self.weight = nn.Parameter(torch.zeros(future, past))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
+        """Correction `[batch, channels, queries]` at the times `at` `[batch, queries]`; 0 in the past."""
+        path, _ = resample(times, values, mask, self.nodes.to(times))
+        path = self.dropout(path - path.mean(dim=-1, keepdim=True))
+        answer = nn.functional.pad(path @ self.weight.mT, (1, 0))
+        place = (at / self.future_gap).clamp(0, len(self.weight))
+        lower = place.floor().clamp(max=len(self.weight) - 1)
+        index = lower.long().unsqueeze(1).expand(-1, values.shape[1], -1)
+        return torch.lerp(
+            answer.gather(-1, index), answer.gather(-1, index + 1), (place - lower).unsqueeze(1)
+        )
+
+
+class LinearPath(nn.Module):
+    """Convex mixture of anchors, by elapsed time and channel, plus the learned kernel.
+
+    Args:
+        spec: Task.
+        dropout: Share of past nodes of the kernel dropped in training.
+    """
+
+    def __init__(self, spec: TaskSpec, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.anchors = task_anchors(spec)
+        self.features = TimeFeatures(spec)
+        self.mixture = nn.Parameter(
+            torch.zeros(spec.num_targets, len(self.anchors), TimeFeatures.num_features)
+        )
+        # for the past only the first anchor, the interpolated path, counts until training says otherwise
+        with torch.no_grad():
+            self.mixture[:, 0, 3] = 1.0
+        self.kernel = LearnedKernel(spec, dropout)
+
+    def forward(
+        self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor, gate: Tensor | None = None
+    ) -> Tensor:
+        """Forecast `[batch, targets, queries]`.
+
+        Args:
+            times: `[batch, targets, length]`.
+            values: `[batch, targets, length]`.
+            mask: `[batch, targets, length]`.
+            at: `[batch, queries]`.
+            gate: Logits of the anchors to add, `[batch, targets, queries, anchors]`, or None.
+        """
+        asked = at.unsqueeze(1).expand(-1, values.shape[1], -1)
+        candidates = torch.stack(
+            [anchor(times, values, mask, asked) for anchor in self.anchors.values()], dim=-1
+        )
+        logits = _LOGIT_GAIN * torch.einsum("bqf,taf->btqa", self.features(at), self.mixture)
+        weights = (logits if gate is None else logits + gate).softmax(dim=-1)
+        return (weights * candidates).sum(dim=-1) + self.kernel(times, values, mask, at)

@@ -1,0 +1,112 @@
+"""Anchors as models: nothing to train, a forecast in closed form and a spread from the past."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ctsattn.data.batch import Batch, TaskSpec
+from ctsattn.models import anchors
+from ctsattn.models.linear_path import Anchor
+from ctsattn.models.path import interpolate
+from ctsattn.nn import SquaredErrorHead
+
+_MIN_SPREAD = 1e-3  # in scaled units
+_PROBES = 32  # moments of the past at which the error of an anchor is measured
+
+
+class AnchorNetwork(nn.Module):
+    """A closed-form forecast with a normal spread, the root mean square error it would have had in the past.
+
+    Args:
+        anchor: The forecast.
+        spec: Task.
+        lag: How far back the forecast for an elapsed time looks; None: over the whole window.
+    """
+
+    trainable = False
+
+    def __init__(self, anchor: Anchor, spec: TaskSpec, lag: Callable[[Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self.anchor, self.spec, self.lag = anchor, spec, lag
+        self.head = SquaredErrorHead()
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Raw parameters of the head, `[batch, targets, queries, 2]`, in scaled units."""
+        targets = self.spec.num_targets
+        path = (batch.past_times[:, :targets], batch.past_values[:, :targets], batch.past_mask[:, :targets])
+        at = batch.future_times.unsqueeze(1).expand(-1, targets, -1)
+        spread = self._spread(*path, at).clamp(min=_MIN_SPREAD)
+        # the head's scale is the softplus of its parameter
+        raw = spread + torch.log(-torch.expm1(-spread))
+        return torch.stack([self.anchor(*path, at), raw], dim=-1)
+
+    def _spread(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
+        """Root mean square difference between the path and what the anchor looks at, `[batch, targets, queries]`."""
+        span = self.spec.lookback / 2
+        probes = torch.linspace(-span, 0, _PROBES, dtype=at.dtype, device=at.device).expand(
+            *at.shape[:-1], -1
+        )
+        truth = interpolate(times, values, mask, probes)
+        if self.lag is None:
+            mean = anchors.window_mean(times, values, mask, probes)
+            return (truth - mean).square().mean(-1, keepdim=True).sqrt().expand_as(at)
+        back = self.lag(at.clamp(min=0)).clamp(max=span)
+        moments = (probes.unsqueeze(-2) - back.unsqueeze(-1)).flatten(-2)
+        seen = interpolate(times, values, mask, moments).unflatten(-1, (at.shape[-1], _PROBES))
+        return (truth.unsqueeze(-2) - seen).square().mean(dim=-1).sqrt()
+
+
+def main_period(spec: TaskSpec) -> float | None:
+    """The longest period that the look-back shows at least once, or None."""
+    return max((period for period in spec.periods if period <= spec.lookback), default=None)
+
+
+@dataclass(frozen=True)
+class LastValue:
+    """Repeat the last value; asked in the past, the path between observations."""
+
+    scaler: str = "standard"
+
+    def build(self, spec: TaskSpec) -> nn.Module:
+        """The network for a task."""
+        return AnchorNetwork(anchors.last_value, spec, lag=lambda ahead: ahead)
+
+
+@dataclass(frozen=True)
+class SeasonalNaive:
+    """Repeat the last cycle of a period; the last value where no period fits in the look-back.
+
+    Attributes:
+        period: Period in model units of time; None: the longest of the task's that the look-back shows.
+        drift: Whether to add the change of the cycle's mean from one cycle to the next.
+        scaler: Name in `ctsattn.data.scalers.SCALERS`.
+    """
+
+    period: float | None = None
+    drift: bool = False
+    scaler: str = "standard"
+
+    def build(self, spec: TaskSpec) -> nn.Module:
+        """The network for a task."""
+        period = self.period or main_period(spec)
+        if period is None:
+            return LastValue(self.scaler).build(spec)
+        anchor = anchors.seasonal_drift if self.drift else anchors.seasonal_naive
+        lag = lambda ahead: period * anchors.cycles_back(ahead, period)  # noqa: E731
+        return AnchorNetwork(partial(anchor, period=period), spec, lag)
+
+
+@dataclass(frozen=True)
+class WindowMean:
+    """The mean over real time of the look-back window."""
+
+    scaler: str = "standard"
+
+    def build(self, spec: TaskSpec) -> nn.Module:
+        """The network for a task."""
+        return AnchorNetwork(anchors.window_mean, spec)

@@ -1,0 +1,69 @@
+"""The past of a channel as a path in real time: joined by straight lines, held at both ends."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def interpolate(times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
+    """Value of the path at any time: linear between observations, the nearest one outside.
+
+    Args:
+        times: `[..., length]`, ascending, padded on the right.
+        values: `[..., length]`.
+        mask: `[..., length]`, true at an observation, false in the padding.
+        at: `[..., points]`, in any order.
+
+    Returns:
+        `[..., points]`; 0 where the path has no observation.
+    """
+    last = (mask.sum(dim=-1, keepdim=True) - 1).clamp(min=0)
+    clock = times.masked_fill(~mask, torch.inf).contiguous()
+    after = torch.searchsorted(clock, at.contiguous(), right=True)
+    left, right = torch.minimum((after - 1).clamp(min=0), last), torch.minimum(after, last)
+    start, end = times.gather(-1, left), times.gather(-1, right)
+    share = ((at - start) / (end - start).masked_fill(end <= start, 1.0)).clamp(0, 1)
+    x0, x1 = values.gather(-1, left), values.gather(-1, right)
+    return torch.lerp(x0, x1, share) * mask.any(dim=-1, keepdim=True)
+
+
+def widths(times: Tensor, mask: Tensor) -> Tensor:
+    """Half of the gaps on both sides of each observation, the trapezoid weights of the path's integral."""
+    gaps = times.diff(dim=-1) * mask[..., 1:]
+    zero = torch.zeros_like(times[..., :1])
+    return (torch.cat([zero, gaps], dim=-1) + torch.cat([gaps, zero], dim=-1)) / 2
+
+
+def resample(times: Tensor, values: Tensor, mask: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Bring the path to evenly spaced nodes without losing what lies between them.
+
+    Each observation spreads a hat of weight 1 over its two neighbouring nodes. A node with weight $h \ge 1$ holds
+    the weighted mean of its observations, one with less takes the share $1 - h$ from the interpolated path. A
+    regular series whose gap is the nodes' gap is merely interpolated, and if it stands on the nodes, copied.
+
+    Args:
+        times: `[batch, channels, length]`, ascending, padded on the right.
+        values: `[batch, channels, length]`.
+        mask: `[batch, channels, length]`, true at an observation.
+        nodes: `[nodes]`, ascending, evenly spaced.
+
+    Returns:
+        Values and weights, both `[batch, channels, nodes]`.
+    """
+    count = len(nodes)
+    gap = (nodes[-1] - nodes[0]) / max(count - 1, 1)
+    place = (times - nodes[0]) / gap
+    lower = place.floor()
+    upper_share = place - lower
+    # one node of margin on both sides takes what falls outside
+    index = lower.clamp(-1, count).long() + 1
+    outside = (place <= -1) | (place >= count)
+    hat = torch.stack([1 - upper_share, upper_share], dim=-1) * (mask & ~outside).unsqueeze(-1)
+    index = torch.stack([index, (index + 1).clamp(max=count + 1)], dim=-1).flatten(-2)
+    empty = times.new_zeros(*times.shape[:-1], count + 2)
+    weight = empty.scatter_add(-1, index, hat.flatten(-2))[..., 1:-1]
+    total = empty.scatter_add(-1, index, (hat * values.unsqueeze(-1)).flatten(-2))[..., 1:-1]
+    at = nodes.expand(*times.shape[:-1], count)
+    between = interpolate(times, values, mask, at) * (1 - weight).clamp(min=0)
+    return (total + between) / weight.clamp(min=1), weight

@@ -1,0 +1,165 @@
+"""What every mixer shares: its configuration, and attention with one operator left open."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ctsattn.nn.projections import AttentionProjections
+from ctsattn.ops import Sink
+
+SINKS = ("none", "zeros", "first", "learned")
+
+
+@dataclass(frozen=True)
+class MixerConfig:
+    """Sizes and units of a mixer, the same for all of them.
+
+    Attributes:
+        d_model: Features of a token.
+        num_heads: Heads; a divisor of `d_model`.
+        num_kv_heads: Key and value heads of grouped-query attention; None: as many as heads.
+        frequencies: Angular frequencies of the time-rotary angles; none: no positions.
+        gap: Typical gap between tokens, in the clock's unit: the gap of the sink and the unit of recurrences.
+        sink: What attention may look at besides the tokens: "none", "zeros" (key and value 0), "first" (copy
+            of the first token) or "learned".
+        dropout: Share of attention weights dropped in training.
+        is_causal: Whether a token sees only itself and earlier tokens.
+    """
+
+    d_model: int
+    num_heads: int = 4
+    num_kv_heads: int | None = None
+    frequencies: tuple[float, ...] = ()
+    gap: float = 1.0
+    sink: str = "none"
+    dropout: float = 0.0
+    is_causal: bool = True
+
+    def __post_init__(self) -> None:
+        if self.sink not in SINKS:
+            raise ValueError(f"`sink` must be one of {', '.join(SINKS)}, but got {self.sink!r}.")
+
+
+class SinkTokens(nn.Module):
+    """The key and value that attention may fall back on, of one of the kinds in `SINKS`."""
+
+    def __init__(self, kind: str, kv_heads: int, head_dim: int, gap: float) -> None:
+        super().__init__()
+        self.kind, self.gap = kind, gap
+        if kind == "learned":
+            self.key = nn.Parameter(torch.zeros(kv_heads, head_dim))
+            self.value = nn.Parameter(torch.zeros(kv_heads, head_dim))
+
+    def forward(self, k: Tensor, v: Tensor, mask: Tensor | None) -> Sink | None:
+        """The sink for keys and values `[batch, kv_heads, length, head_dim]` with `mask` `[batch, length]`."""
+        if self.kind == "none":
+            return None
+        if self.kind == "learned":
+            key, value = self.key.expand(len(k), -1, -1), self.value.expand(len(v), -1, -1)
+        elif self.kind == "zeros":
+            key, value = torch.zeros_like(k[:, :, 0]), torch.zeros_like(v[:, :, 0])
+        else:
+            first = mask.int().argmax(dim=1) if mask is not None else k.new_zeros(len(k), dtype=torch.long)
+            rows = torch.arange(len(k), device=k.device)
+            key, value = k[rows, :, first], v[rows, :, first]
+        return Sink(key, value, self.gap)
+
+
+class Mixer(nn.Module, ABC):
+    """Mix the tokens of a sequence along time."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, times: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix along `length`.
+
+        Args:
+            x: Tokens `[batch, length, d_model]`.
+            times: Their times `[batch, length]`, ascending.
+            mask: `[batch, length]`, true where a token exists; None: everywhere.
+
+        Returns:
+            `[batch, length, d_model]`; rows of missing tokens hold no meaning, but are finite.
+        """
+
+
+class AttentionMixer(Mixer):
+    """Attention along time, to tokens of the same sequence or from queries at times of their own.
+
+    Args:
+        config: Sizes and units.
+    """
+
+    def __init__(self, config: MixerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.projections = AttentionProjections(
+            config.d_model, config.num_heads, config.num_kv_heads, config.frequencies
+        )
+        kv_heads, head_dim = self.projections.num_kv_heads, self.projections.head_dim
+        self.sink = SinkTokens(config.sink, kv_heads, head_dim, config.gap)
+
+    @property
+    def dropout(self) -> float:
+        """Share of weights to drop now: none outside training."""
+        return self.config.dropout if self.training else 0.0
+
+    @abstractmethod
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        times: Tensor,
+        mask: Tensor | None,
+        sink: Sink | None,
+        is_causal: bool,
+    ) -> Tensor:
+        """Apply the operator.
+
+        Args:
+            q: `[batch, heads, queries, head_dim]`.
+            k: `[batch, kv_heads, length, head_dim]`.
+            v: `[batch, kv_heads, length, head_dim]`.
+            times: `[batch, length]`.
+            mask: `[batch, length]`, true where a key exists; None: everywhere.
+            sink: Key and value `[batch, kv_heads, head_dim]` with their gap, or None.
+            is_causal: Whether query i, at key i, sees keys up to i only.
+
+        Returns:
+            `[batch, heads, queries, head_dim]`, finite; 0 for a query that sees nothing.
+        """
+
+    def forward(self, x: Tensor, times: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix `x` along `length`; see `Mixer.forward`."""
+        k, v = self.projections.keys_values(x, times)
+        q = self.projections.queries(x, times)
+        return self._finish(q, k, v, times, mask, self.config.is_causal)
+
+    def read(
+        self, queries: Tensor, query_times: Tensor, memory: Tensor, times: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """Read a sequence from queries at times of their own; each query sees all of it and no other query.
+
+        Args:
+            queries: `[batch, queries, d_model]`.
+            query_times: `[batch, queries]`, in any order.
+            memory: Tokens to read, `[batch, length, d_model]`.
+            times: `[batch, length]`.
+            mask: `[batch, length]`, true where a token exists; None: everywhere.
+
+        Returns:
+            `[batch, queries, d_model]`.
+        """
+        k, v = self.projections.keys_values(memory, times)
+        q = self.projections.queries(queries, query_times)
+        return self._finish(q, k, v, times, mask, is_causal=False)
+
+    def _finish(
+        self, q: Tensor, k: Tensor, v: Tensor, times: Tensor, mask: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        sink = self.sink(k, v, mask)
+        return self.projections.merge(self.attend(q, k, v, times, mask, sink, is_causal))

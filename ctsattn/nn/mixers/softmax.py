@@ -1,0 +1,78 @@
+"""Softmax attention with the same sink, positions and temperature as the continuous operator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ctsattn.nn.mixers.base import AttentionMixer
+from ctsattn.ops import Sink
+
+
+def visible_keys(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
+    """Which keys each query sees, broadcastable to `[batch, heads, queries, keys]`; None: all of them."""
+    visible = None if mask is None else mask[:, None, None, :]
+    if is_causal:
+        past = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        visible = past[None, None] if visible is None else visible & past
+    return visible
+
+
+def softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor | None,
+    sink: Sink | None = None,
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """Softmax attention on the stock kernel; a sink is one more key that every query sees.
+
+    Args:
+        q: `[batch, heads, queries, head_dim]`.
+        k: `[batch, kv_heads, keys, head_dim]`.
+        v: `[batch, kv_heads, keys, value_dim]`.
+        visible: Bool, broadcastable to `[batch, heads, queries, keys]`; None: all keys.
+        sink: Key and value `[batch, kv_heads, head_dim]`; its gap plays no part.
+        bias: Added to the scores, broadcastable as `visible`.
+        dropout_p: Share of weights dropped.
+
+    Returns:
+        `[batch, heads, queries, value_dim]`; 0 for a query that sees nothing.
+    """
+    if sink is not None:
+        k = torch.cat([sink.key.unsqueeze(2), k], dim=2)
+        v = torch.cat([sink.value.unsqueeze(2), v], dim=2)
+        visible = None if visible is None else F.pad(visible, (1, 0), value=True)
+        bias = None if bias is None else F.pad(bias, (1, 0))
+    sees_any, attn_mask = None, bias
+    if visible is not None:
+        sees_any = visible.any(dim=-1, keepdim=True)
+        # a query that sees nothing is let see all, and its output dropped: no NaN in either direction
+        hidden = ~(visible | ~sees_any)
+        attn_mask = torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, -torch.inf)
+        attn_mask = attn_mask if bias is None else attn_mask + bias
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask, dropout_p=dropout_p, enable_gqa=k.shape[1] != q.shape[1]
+    )
+    return out if sees_any is None else out * sees_any
+
+
+class Softmax(AttentionMixer):
+    """Ordinary softmax attention; time enters through the rotary angles only."""
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        times: Tensor,
+        mask: Tensor | None,
+        sink: Sink | None,
+        is_causal: bool,
+    ) -> Tensor:
+        """Sum over tokens; see `AttentionMixer.attend`."""
+        visible = visible_keys(q, k, mask, is_causal)
+        return softmax_attention(q, k, v, visible, sink, dropout_p=self.dropout)
