@@ -1,0 +1,141 @@
+"""One file per model: JSON beside arrays in the safetensors format, written atomically, no pickle.
+
+Layout: safetensors tensors named `network/...` (weights) and `data/...` (the stored series), and in the
+metadata of the file one JSON text under "ctsattn": schema version, parameters, task and frame schema.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+SCHEMA_VERSION = 1
+_KEY = "ctsattn"
+
+
+class ModelFileNotFoundError(FileNotFoundError, ValueError):
+    """There is no model file at the path."""
+
+
+def write(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write a model file so that at any moment either the old or the new one is whole.
+
+    Args:
+        path: File to write; its folder must exist.
+        header: What JSON can hold.
+        tensors: Arrays by name; moved to the CPU.
+
+    Raises:
+        ValueError: The folder does not exist, or `path` is a folder.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(
+            f"{str(path)!r} is a folder, but a model is saved as one file. "
+            f"Give a file name, for example {str(path / 'model.ctsattn')!r}."
+        )
+    if not path.parent.is_dir():
+        raise ValueError(f"The folder {str(path.parent)!r} does not exist, so nothing was saved. Make it first.")
+    text = json.dumps({"schema_version": SCHEMA_VERSION, **header}, allow_nan=False)
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    try:
+        save_file(on_cpu, temporary, metadata={_KEY: text})
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read a model file.
+
+    Returns:
+        The header and the arrays, on the CPU.
+
+    Raises:
+        ModelFileNotFoundError: Nothing is there. Nothing is created.
+        ValueError: It is no model file of this library, or of a schema this version cannot read.
+    """
+    path = Path(path)
+    if not path.is_file():
+        found = "is a folder" if path.is_dir() else "does not exist"
+        raise ModelFileNotFoundError(f"No model at {str(path)!r}: it {found}. Models are single files made by `save`.")
+    try:
+        with safe_open(str(path), framework="pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{str(path)!r} is not a model file of ctsattn, or it is damaged ({error}).") from error
+    if _KEY not in metadata:
+        raise ValueError(f"{str(path)!r} holds arrays but no ctsattn model. Load files made by `Forecaster.save`.")
+    header = json.loads(metadata[_KEY])
+    version = header.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ValueError(
+            f"{str(path)!r} has schema version {version}, and this ctsattn reads version {SCHEMA_VERSION}. "
+            "Load it with the ctsattn that wrote it"
+            + (f" ({header['ctsattn_version']})." if "ctsattn_version" in header else ".")
+        )
+    return header, tensors
+
+
+def text_to_tensor(values: Any) -> Tensor:
+    """JSON as an array of bytes, for lists too long for the header of the file."""
+    return torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
+
+
+def tensor_to_text(tensor: Tensor) -> Any:
+    """Inverse of `text_to_tensor`."""
+    return json.loads(bytes(tensor.numpy()).decode())
+
+
+def encode_config(config: Any, table: Mapping[str, type]) -> dict[str, Any]:
+    """A frozen config as its name in `table` and its fields.
+
+    Raises:
+        ValueError: Its class is not in the table, so that `load` could not find it again.
+    """
+    for name, kind in table.items():
+        if type(config) is kind:
+            return {"name": name, "fields": asdict(config)}
+    raise ValueError(
+        f"A {type(config).__name__} cannot be saved because no name leads back to its class. "
+        f"Register it first: MODELS[{type(config).__name__.lower()!r}] = {type(config).__name__}."
+    )
+
+
+def decode_config(encoded: Mapping[str, Any], table: Mapping[str, type]) -> Any:
+    """Inverse of `encode_config`.
+
+    Raises:
+        ValueError: The name is not in the table.
+    """
+    kind = table.get(encoded["name"])
+    if kind is None or not is_dataclass(kind):
+        raise ValueError(
+            f"The file needs the model {encoded['name']!r}, but MODELS has {', '.join(map(repr, table))}. "
+            "Register it in MODELS before loading."
+        )
+    known = {f.name for f in fields(kind)}
+    unknown = set(encoded["fields"]) - known
+    if unknown:
+        raise ValueError(f"The file's {encoded['name']!r} has options unknown here: {', '.join(sorted(unknown))}.")
+    return kind(**{name: _tuples(value) for name, value in encoded["fields"].items()})
+
+
+def _tuples(value: Any) -> Any:
+    """JSON knows only lists; configs hold tuples so that they stay hashable."""
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

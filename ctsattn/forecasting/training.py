@@ -1,0 +1,202 @@
+"""How a network is trained: the options (`Training`) and the run itself (`train`)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ctsattn.data.batch import Batch
+
+_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+# PyTorch has one random generator per process, so fits in threads take turns.
+_one_fit_at_a_time = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _one_fit_at_a_time
+    _one_fit_at_a_time = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    # A process forked during a fit must not inherit a lock that nobody will release.
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+class TrainingWarning(UserWarning):
+    """Training ended early or could not use all data; the model is usable, the text says why."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Options of a training run.
+
+    Attributes:
+        max_steps: Optimiser steps at most.
+        learning_rate: Peak rate of AdamW; warmed up, then lowered along a cosine.
+        batch_size: Windows per step, summed over devices.
+        weight_decay: Decoupled weight decay.
+        gradient_clip: Largest norm of a gradient; 0 turns clipping off.
+        warmup: Share of `max_steps` during which the rate rises.
+        patience: Validation rounds without a better loss before stopping; None never stops early, and
+            then nothing is held out and the last weights are kept.
+        validate_every: Steps between validation rounds.
+        validation_share: Largest share of a series' time span held out, at its end, for validation.
+        precision: "32-true", "bf16-mixed" or "16-mixed". Times stay in float32 in all of them.
+        accelerator: As in `lightning.Trainer`.
+        devices: As in `lightning.Trainer`.
+        strategy: As in `lightning.Trainer`.
+        num_nodes: As in `lightning.Trainer`.
+        trainer: Further arguments of `lightning.Trainer`, passed on as they are.
+    """
+
+    max_steps: int = 600
+    learning_rate: float = 2e-3
+    batch_size: int = 32
+    weight_decay: float = 1e-2
+    gradient_clip: float = 1.0
+    warmup: float = 0.1
+    patience: int | None = 8
+    validate_every: int = 25
+    validation_share: float = 0.2
+    precision: str = "32-true"
+    accelerator: str = "auto"
+    devices: int | str | list[int] = 1
+    strategy: str = "auto"
+    num_nodes: int = 1
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise `ValueError` when an option is out of range; called by `fit`, not when storing."""
+        for name in ("max_steps", "batch_size", "validate_every", "num_nodes"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"`Training.{name}` must be an integer of at least 1, but it is {value!r}.")
+        if not self.learning_rate > 0:
+            raise ValueError(f"`Training.learning_rate` must be positive, but it is {self.learning_rate!r}.")
+        if not 0 < self.validation_share < 1:
+            raise ValueError(
+                f"`Training.validation_share` must lie between 0 and 1, but it is {self.validation_share!r}. "
+                "To hold nothing out, set `patience=None`."
+            )
+        if self.precision not in _PRECISIONS:
+            raise ValueError(
+                f"`Training.precision` must be one of {', '.join(_PRECISIONS)}, but it is {self.precision!r}."
+            )
+
+
+@dataclass(frozen=True)
+class TrainingLog:
+    """What happened in a training run.
+
+    Attributes:
+        steps: Optimiser steps taken.
+        seconds: Wall-clock seconds.
+        train_loss: Last finite training loss.
+        validation_loss: Best validation loss, None without validation.
+        best_step: Step of the weights that were kept.
+        bad_series: Series of the batch whose loss was not finite; empty when all went well.
+    """
+
+    steps: int
+    seconds: float
+    train_loss: float
+    validation_loss: float | None
+    best_step: int
+    bad_series: tuple[int, ...] = ()
+
+
+@contextmanager
+def own_randomness(seed: int) -> Iterator[None]:
+    """Run a block under its own torch seed, one block at a time, and restore the caller's states."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with _one_fit_at_a_time, torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def _quiet_lightning() -> Iterator[None]:
+    """Silence Lightning's notes (devices found, steps reached) and its hints about data loaders."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"lightning\.", category=UserWarning)
+            warnings.filterwarnings("ignore", module=r"lightning\.", category=FutureWarning)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _trainer_options(training: Training, validate: bool, folder: str) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "max_steps": training.max_steps,
+        "max_epochs": -1,
+        "accelerator": training.accelerator,
+        "devices": training.devices,
+        "strategy": training.strategy,
+        "num_nodes": training.num_nodes,
+        "precision": training.precision,
+        "gradient_clip_val": training.gradient_clip or None,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "default_root_dir": folder,
+    }
+    if validate:
+        options["val_check_interval"] = min(training.validate_every, training.max_steps)
+        options["check_val_every_n_epoch"] = None
+    return options | dict(training.trainer)
+
+
+def train(
+    network: nn.Module,
+    batches: Iterable[Batch],
+    validation: Iterable[Batch] | None,
+    training: Training,
+    *,
+    seed: int,
+    progress: Callable[[str], None] | None = None,
+) -> TrainingLog:
+    """Train `network` in place with Lightning.
+
+    The weights that remain are those of the best validation round, or the last ones without validation.
+    A loss that is not finite ends the run at once: the last good weights are restored and the log names
+    the series of the batch.
+
+    Args:
+        network: Module of the model seam: `network(batch)` are parameters for `network.head`.
+        batches: Endless training batches. Each process draws its own.
+        validation: Batches to validate on, iterated anew at each round; None for no validation.
+        training: The options.
+        seed: Seed of dropout and of whatever else draws from torch during the run.
+        progress: Called with the progress line at each validation round and at the end.
+
+    Returns:
+        The log of the run.
+    """
+    from ctsattn.forecasting.learner import Held, Learner, make_trainer
+
+    learner = Learner(network, training, progress)
+    with own_randomness(seed), _quiet_lightning(), tempfile.TemporaryDirectory() as folder:
+        options = _trainer_options(training, validation is not None, folder)
+        trainer = make_trainer(options, training.patience if validation is not None else None)
+        held = None if validation is None else Held(validation)
+        trainer.fit(learner, train_dataloaders=Held(batches), val_dataloaders=held)
+    network.eval()
+    return learner.log_of_run()

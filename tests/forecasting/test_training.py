@@ -1,0 +1,207 @@
+"""Training runs on a toy network, so that the loop itself is what is tested."""
+
+import math
+import random
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ctsattn.data.batch import Batch
+from ctsattn.forecasting.training import Training, train
+
+
+class SquaredError(nn.Module):
+    def loss(self, params: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return (params[..., 0] - values).square()
+
+
+class Constant(nn.Module):
+    """Predicts one number."""
+
+    def __init__(self, start: float = 0.0, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.level = nn.Parameter(torch.tensor([start]))
+        self.drop = nn.Dropout(dropout)
+        self.head = SquaredError()
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        noise = self.drop(torch.ones_like(batch.future_values))
+        return (self.level * noise).unsqueeze(-1)
+
+
+def batch_of(value: float, series: int = 0, queries: int = 3, observed: int = 3) -> Batch:
+    nothing, codes = torch.zeros(1, 0), torch.zeros(1, 0, dtype=torch.int64)
+    known = torch.arange(queries) < observed
+    return Batch(
+        past_times=torch.zeros(1, 1, 1),
+        past_values=torch.zeros(1, 1, 1),
+        past_codes=torch.zeros(1, 1, 1, dtype=torch.int64),
+        past_mask=torch.ones(1, 1, 1, dtype=torch.bool),
+        past_known=torch.zeros(1, 1, 1, 0),
+        past_known_codes=torch.zeros(1, 1, 1, 0, dtype=torch.int64),
+        static=nothing,
+        static_codes=codes,
+        future_times=torch.arange(1, queries + 1).float()[None],
+        future_mask=torch.ones(1, queries, dtype=torch.bool),
+        future_known=torch.zeros(1, queries, 0),
+        future_known_codes=torch.zeros(1, queries, 0, dtype=torch.int64),
+        future_values=torch.full((1, 1, queries), value),
+        future_observed=known.expand(1, 1, queries),
+        loc=torch.zeros(1, 1, dtype=torch.float64),
+        scale=torch.ones(1, 1, dtype=torch.float64),
+        series=torch.tensor([series]),
+        cutoff=torch.zeros(1, dtype=torch.float64),
+    )
+
+
+class Stream:
+    """Endless batches from a function of the step."""
+
+    def __init__(self, make) -> None:
+        self.make = make
+
+    def __iter__(self):
+        step = 0
+        while True:
+            yield self.make(step)
+            step += 1
+
+
+def fast(**options) -> Training:
+    return Training(**{"max_steps": 60, "learning_rate": 0.1, "weight_decay": 0.0, "accelerator": "cpu"} | options)
+
+
+def test_training_reaches_the_minimum_of_a_known_problem():
+    network = Constant()
+    log = train(network, Stream(lambda step: batch_of(2.0)), None, fast(max_steps=200), seed=0)
+    assert network.level.item() == pytest.approx(2.0, abs=0.02)
+    assert log.steps == log.best_step == 200
+    assert log.validation_loss is None
+    assert not network.training
+
+
+def test_unobserved_queries_do_not_enter_the_loss():
+    def make(step):
+        batch = batch_of(2.0, observed=1)
+        batch.future_values[..., 1:] = 1e3
+        return batch
+
+    network = Constant()
+    train(network, Stream(make), None, fast(max_steps=200), seed=0)
+    assert network.level.item() == pytest.approx(2.0, abs=0.02)
+
+
+def test_the_weights_of_the_best_validation_round_are_kept_and_training_stops_when_it_worsens():
+    # The training data pull the level to 2, past the validation optimum at 1.
+    network = Constant()
+    options = fast(max_steps=500, validate_every=5, patience=3)
+    log = train(network, Stream(lambda step: batch_of(2.0)), [batch_of(1.0)], options, seed=0)
+    assert network.level.item() == pytest.approx(1.0, abs=0.2)
+    assert log.validation_loss == pytest.approx((network.level.item() - 1.0) ** 2, rel=1e-4)
+    assert log.steps == log.best_step + 3 * 5
+
+
+def test_validation_counts_every_query_once_whatever_the_sizes_of_the_batches():
+    network = Constant(start=0.0)
+    rounds = [batch_of(1.0, observed=3), batch_of(3.0, observed=1)]
+    options = fast(max_steps=1, validate_every=1, learning_rate=1e-12)
+    log = train(network, Stream(lambda step: batch_of(0.0)), rounds, options, seed=0)
+    assert log.validation_loss == pytest.approx((3 * 1.0 + 1 * 9.0) / 4)
+
+
+def test_a_loss_that_is_not_finite_stops_at_once_and_restores_the_last_good_weights():
+    levels = []
+    network = Constant()
+    network.register_forward_pre_hook(lambda module, args: levels.append(module.level.item()))
+    bad = 5
+    batches = Stream(lambda step: batch_of(math.nan if step == bad else 2.0, series=step))
+    log = train(network, batches, None, fast(), seed=0)
+    assert log.bad_series == (5,)
+    assert log.steps == 5
+    # The last finite loss was that of step 4, taken with the weights that step 4 began with.
+    assert network.level.item() == levels[4] != levels[5]
+    assert len(levels) == 6
+
+
+def test_a_step_that_breaks_the_weights_is_undone():
+    network = Constant(start=1.0)
+
+    def make(step):
+        if step == 3:
+            with torch.no_grad():
+                network.level.fill_(math.nan)
+        return batch_of(1.0)
+
+    log = train(network, Stream(make), None, fast(), seed=0)
+    assert log.bad_series == (0,)
+    assert math.isfinite(network.level.item())
+
+
+def test_training_leaves_the_random_states_of_python_numpy_and_torch_alone():
+    torch.manual_seed(7)
+    before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
+    train(Constant(dropout=0.5), Stream(lambda step: batch_of(1.0)), None, fast(max_steps=5), seed=3)
+    assert random.getstate() == before[0]
+    np.testing.assert_array_equal(np.random.get_state()[1], before[1])
+    assert torch.equal(torch.get_rng_state(), before[2])
+
+
+def level_after(seed: int) -> float:
+    network = Constant(dropout=0.5)
+    train(network, Stream(lambda step: batch_of(1.0)), None, fast(max_steps=10), seed=seed)
+    return network.level.item()
+
+
+def test_the_seed_decides_the_run_also_when_runs_share_a_process():
+    alone = [level_after(seed) for seed in range(4)]
+    assert len(set(alone)) > 1
+    together: dict[int, float] = {}
+    threads = [
+        threading.Thread(target=lambda seed=seed: together.__setitem__(seed, level_after(seed)))
+        for seed in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [together[seed] for seed in range(4)] == alone
+
+
+def test_training_writes_nothing_anywhere_and_says_nothing(tmp_path, monkeypatch, capfd, caplog):
+    monkeypatch.chdir(tmp_path)
+    train(Constant(), Stream(lambda step: batch_of(1.0)), [batch_of(1.0)], fast(max_steps=5), seed=0)
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+    assert caplog.text == ""
+
+
+def test_lightning_options_pass_through():
+    import lightning
+
+    class Counter(lightning.Callback):
+        steps = 0
+
+        def on_train_batch_end(self, *args) -> None:
+            Counter.steps += 1
+
+    options = fast(trainer={"callbacks": [Counter()], "max_steps": 4})
+    train(Constant(), Stream(lambda step: batch_of(1.0)), None, options, seed=0)
+    assert Counter.steps == 4
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("max_steps", 0, "`Training.max_steps` must be an integer of at least 1, but it is 0"),
+        ("batch_size", 2.5, "`Training.batch_size` must be an integer"),
+        ("learning_rate", 0.0, "`Training.learning_rate` must be positive"),
+        ("precision", "half", "must be one of 32-true, bf16-mixed, 16-mixed"),
+        ("validation_share", 0.0, "set `patience=None`"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(option, value, text):
+    with pytest.raises(ValueError, match=text):
+        Training(**{option: value}).check()
