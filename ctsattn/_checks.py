@@ -1,0 +1,140 @@
+"""Checks of tensors that a user passes, with their messages.
+
+Shapes, dtypes and devices are checked at every call. Values are looked at only where that costs nothing much:
+on the CPU, outside compiled code and outside function transforms (`may_look_at_values`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def may_look_at_values(*tensors: Tensor | None) -> bool:
+    """Whether the values of all tensors can be read without waiting for a device or breaking a graph."""
+    if torch.compiler.is_compiling():
+        return False
+    return all(tensor is None or _is_plain(tensor) for tensor in tensors)
+
+
+def check_attention_inputs(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
+    """Check shapes, dtypes and devices of queries, keys and values as in `scaled_dot_product_attention`.
+
+    Raises:
+        TypeError: A dtype is not floating, or the three differ.
+        ValueError: A shape or device does not fit the others.
+    """
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != 4:
+            raise ValueError(
+                f"`{name}` must have the four axes [batch, heads, length, width], but its shape is "
+                f"{list(tensor.shape)}. Add the missing axes with `{name}[None]` or `{name}.unsqueeze`."
+            )
+        if tensor.dtype not in FLOATING or tensor.dtype != q.dtype:
+            raise TypeError(
+                f"`q`, `k` and `v` must share one dtype out of float16, bfloat16, float32 and float64, but "
+                f"got {q.dtype}, {k.dtype} and {v.dtype}. Convert them with `.to(q.dtype)` or use autocast."
+            )
+        if tensor.device != q.device:
+            raise ValueError(
+                f"`q` is on {q.device}, but `{name}` is on {tensor.device}. Move it with `.to(q.device)`."
+            )
+    if not q.shape[0] == k.shape[0] == v.shape[0]:
+        raise ValueError(
+            f"`q`, `k` and `v` must have the same batch size, but got {q.shape[0]}, {k.shape[0]} and "
+            f"{v.shape[0]}."
+        )
+    if k.shape[1:3] != v.shape[1:3]:
+        raise ValueError(
+            f"`k` and `v` must agree in heads and length, but got {list(k.shape)} and {list(v.shape)}."
+        )
+    if q.shape[3] != k.shape[3]:
+        raise ValueError(f"`q` and `k` must have the same width, but got {q.shape[3]} and {k.shape[3]}.")
+    check_head_counts(q.shape[1], k.shape[1], enable_gqa)
+
+
+def check_head_counts(heads: int, kv_heads: int, enable_gqa: bool) -> None:
+    """Check that each query head has a key head; several may share one if `enable_gqa`."""
+    if heads == kv_heads:
+        return
+    if not enable_gqa:
+        raise ValueError(
+            f"`q` has {heads} heads, but `k` and `v` have {kv_heads}. Set `enable_gqa=True` to let query "
+            f"heads share key heads."
+        )
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"`enable_gqa` needs a number of query heads ({heads}) that {kv_heads} divides.")
+
+
+def check_rows(name: str, tensor: Tensor, batch: int, length: int, device: torch.device) -> Tensor:
+    """Check a tensor `[batch, length]` or `[length]` and return it as `[batch, length]`.
+
+    Raises:
+        ValueError: Another shape, or another device than `device`.
+    """
+    if list(tensor.shape) not in ([length], [batch, length], [1, length]):
+        raise ValueError(
+            f"`{name}` must have the shape [{batch}, {length}] or [{length}], but its shape is "
+            f"{list(tensor.shape)}."
+        )
+    if tensor.device != device:
+        raise ValueError(
+            f"`q` is on {device}, but `{name}` is on {tensor.device}. Move it with `.to(q.device)`."
+        )
+    return tensor.expand(batch, length)
+
+
+def check_clock(name: str, times: Tensor) -> Tensor:
+    """Check that times are real numbers, and widen those that cannot hold a clock.
+
+    Returns:
+        int64, float32 or float64.
+
+    Raises:
+        TypeError: Boolean or complex times.
+    """
+    if times.dtype == torch.bool or times.is_complex():
+        raise TypeError(f"`{name}` must be integer or floating, but its dtype is {times.dtype}.")
+    if not times.is_floating_point():
+        return times.long()
+    return times if times.dtype in (torch.float32, torch.float64) else times.float()
+
+
+def check_finite(name: str, values: Tensor) -> None:
+    """Raise a `ValueError` that tells where values are not finite; call it where values may be read."""
+    if values.is_floating_point() and not bool(values.isfinite().all()):
+        where = tuple((~values.isfinite()).nonzero()[0].tolist())
+        raise ValueError(
+            f"`{name}` must be finite, but it is {values[where].item()} at index {list(where)}. Drop such "
+            f"observations or mark them in `key_mask`."
+        )
+
+
+def check_ascending(
+    name: str, gaps: Tensor, valid: Tensor | None = None, source: Tensor | None = None
+) -> None:
+    """Raise a `ValueError` that tells where a clock runs backwards; call it where values may be read.
+
+    Args:
+        name: What the clock is called.
+        gaps: Differences along the last axis of the clock.
+        valid: Where a difference is one between neighbours of the same sequence; None: everywhere.
+        source: Index that the user knows each place by; None: the place itself.
+    """
+    falls = gaps < 0 if valid is None else (gaps < 0) & valid
+    if bool(falls.any()):
+        row, after = falls.nonzero()[0].tolist()
+        known_as = after if source is None else int(source[row, after])
+        raise ValueError(
+            f"`{name}` must not decrease along its last axis, but in row {row} it falls by "
+            f"{-gaps[row, after].item():.6g} after index {known_as}. Sort the observations by time first."
+        )
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is an ordinary one on the CPU: not fake, not inside `vmap` or `grad`."""
+    ordinary = type(tensor) in (Tensor, Parameter) and tensor.device.type == "cpu"
+    return ordinary and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

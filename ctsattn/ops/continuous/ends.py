@@ -1,0 +1,75 @@
+"""What is not a whole piece: ends of the interval inside a piece, a held last knot, and empty intervals.
+
+Each touches at most two knots of a query, so it is computed with plain tensor operations and merged with what
+a backend returns through the logarithm of the sum of weights. No backend needs to know of it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ctsattn.ops.continuous.reference import MAX_EXPONENT, piece_weights
+
+
+class PartialPiece(NamedTuple):
+    """A part of the straight line between two knots, one for each query; all fields are `[batch, queries]`.
+
+    Attributes:
+        left: Knot at which the line starts.
+        right: Knot at which the line ends; the same as `left` where that knot is held constant.
+        begin: Share of the line at which the part begins.
+        end: Share of the line at which the part ends.
+        gap: Length of the part; 0 where there is none.
+    """
+
+    left: Tensor
+    right: Tensor
+    begin: Tensor
+    end: Tensor
+    gap: Tensor
+
+
+def merge_partial(
+    out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, piece: PartialPiece
+) -> tuple[Tensor, Tensor]:
+    """Add a partial piece to an integral.
+
+    Args:
+        out: Mean value so far `[batch, heads, queries, value_dim]`.
+        lse: Logarithm of the sum of weights so far `[batch, heads, queries]`.
+        q: Queries `[batch, heads, queries, head_dim]`.
+        k: Keys `[batch, kv_heads, knots, head_dim]`.
+        v: Values `[batch, kv_heads, knots, value_dim]`.
+        scale: Factor on the scores.
+        piece: The part to add.
+
+    Returns:
+        The new mean value and logarithm, in the dtype of `lse`.
+    """
+    k0, v0 = (take_knots(x, piece.left, q.shape[1], lse.dtype) for x in (k, v))
+    k1, v1 = (take_knots(x, piece.right, q.shape[1], lse.dtype) for x in (k, v))
+    begin, end, gap = (x[:, None].to(lse.dtype) for x in (piece.begin, piece.end, piece.gap))
+    query = q.to(lse.dtype) * scale
+    score, rise = (query * k0).sum(dim=-1), (query * (k1 - k0)).sum(dim=-1)
+    a0, a1 = score + begin * rise, score + end * rise
+    # As in the reference: a score without weight must not push the true weights to zero.
+    highest = torch.where(gap > 0, torch.maximum(a0, a1), -torch.inf)
+    peak = torch.maximum(lse, highest).detach()
+    peak = torch.where(peak == -torch.inf, 0.0, peak)
+    so_far = (lse - peak).exp()
+    at_begin, at_end = piece_weights(*((a - peak).clamp(max=MAX_EXPONENT) for a in (a0, a1)), gap)
+    total = so_far + at_begin + at_end
+    some = total > 0
+    divisor = torch.where(some, total, 1.0)
+    to_left, to_right = at_begin * (1 - begin) + at_end * (1 - end), at_begin * begin + at_end * end
+    mixed = so_far[..., None] * out.to(lse.dtype) + to_left[..., None] * v0 + to_right[..., None] * v1
+    return mixed / divisor[..., None], torch.where(some, divisor.log() + peak, -torch.inf)
+
+
+def take_knots(x: Tensor, index: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+    """Rows of `x` `[batch, kv_heads, knots, width]` at `index` `[batch, queries]`, for every query head."""
+    taken = torch.take_along_dim(x, index.long().clamp(0, x.shape[2] - 1)[:, None, :, None], dim=2)
+    return taken.to(dtype).repeat_interleave(heads // x.shape[1], dim=1)

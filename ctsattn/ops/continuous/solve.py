@@ -1,0 +1,180 @@
+"""From a checked request to the answer: pose the canonical problem, run a backend, add the ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ctsattn._checks import may_look_at_values
+from ctsattn.ops.continuous.ends import PartialPiece, merge_partial, take_knots
+from ctsattn.ops.continuous.interval import elapsed_since_last, ends_at_query, symmetric_ends
+from ctsattn.ops.continuous.problem import (
+    Sink,
+    add_sink,
+    first_knots,
+    gaps_between,
+    gather_knots,
+    index_limits,
+    resolve_gap,
+    series_of_tokens,
+    time_limit,
+)
+
+Core = Callable[..., tuple[Tensor, Tensor]]
+
+
+class Request(NamedTuple):
+    """What `continuous_attention` was asked, checked: see there."""
+
+    times: Tensor | None
+    query_times: Tensor | None
+    key_mask: Tensor | None
+    is_causal: bool
+    sink: Sink | None
+    interval: str
+    tail: str
+    cu_seqlens: Tensor | None
+
+
+class Problem(NamedTuple):
+    """The canonical problem, and what is to be added to its answer.
+
+    Attributes:
+        q: Queries `[batch, heads, queries, head_dim]`.
+        k: Keys at knots, the sink included, `[batch, kv_heads, knots, head_dim]`.
+        v: Values at knots `[batch, kv_heads, knots, value_dim]`.
+        gaps: Time before each knot `[batch, knots]`.
+        first: First knot that a query sees `[batch, queries]` int32.
+        last: Last knot that a query sees `[batch, queries]` int32.
+        scale: Factor on the scores.
+        causal: As in `reference.core`.
+        full: As in `reference.core`.
+        offset: As in `reference.core`.
+        whole: First and last knot of the whole pieces, where they differ from `first` and `last`.
+        partial: Parts of pieces.
+        may_be_flat: Whether a query may see several knots and no time between them.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gaps: Tensor
+    first: Tensor
+    last: Tensor
+    scale: float
+    causal: bool
+    full: bool
+    offset: int
+    whole: tuple[Tensor, Tensor] | None
+    partial: tuple[PartialPiece, ...]
+    may_be_flat: bool
+
+    def with_values(self, v: Tensor) -> Problem:
+        """The same problem with other values."""
+        return self._replace(v=v)
+
+
+def pose(q: Tensor, k: Tensor, v: Tensor, request: Request, scale: float) -> Problem:
+    """Bring a request to the canonical problem."""
+    queries, cu_seqlens, sink = q.shape[2], request.cu_seqlens, request.sink
+    knots = gather_knots(k, v, request.times, request.key_mask, cu_seqlens)
+    gaps, unit = gaps_between(knots, torch.float64 if q.dtype == torch.float64 else torch.float32)
+    by_time = request.query_times is not None and (request.is_causal or request.tail == "cut")
+    first, last, final = index_limits(knots, queries, request.is_causal and not by_time, cu_seqlens)
+    if by_time:
+        last = time_limit(knots, request.query_times, final)
+    sink_gap = None if sink is None else resolve_gap(sink, gaps, unit, knots)
+    elapsed = None
+    if request.query_times is not None and request.tail != "observed":
+        elapsed = elapsed_since_last(knots, request.query_times, last, unit, sink_gap).to(gaps.dtype)
+    k, v = knots.k, knots.v
+    if sink is not None and sink_gap is not None:
+        starts = None if cu_seqlens is None else first_knots(knots, cu_seqlens)
+        k, v, gaps = add_sink(sink, sink_gap, knots, gaps, starts)
+        sinks = 0 if cu_seqlens is None else series_of_tokens(cu_seqlens, queries)  # sinks before the own one
+        first, last, final = first + sinks, last + sinks + 1, final + sinks + 1
+    whole, partial = _ends(request, gaps, first, last, final, elapsed)
+    simple = request.key_mask is None and cu_seqlens is None and not by_time and whole is None
+    return Problem(
+        q,
+        k,
+        v,
+        gaps,
+        first.int(),
+        last.int(),
+        scale,
+        causal=simple and request.is_causal,
+        full=simple and not request.is_causal,
+        offset=0 if sink is None else 1,
+        whole=whole,
+        partial=partial,
+        may_be_flat=_may_be_flat(request),
+    )
+
+
+def _ends(
+    request: Request, gaps: Tensor, first: Tensor, last: Tensor, final: Tensor, elapsed: Tensor | None
+) -> tuple[tuple[Tensor, Tensor] | None, tuple[PartialPiece, ...]]:
+    """Limits of the whole pieces, where they are not `first` and `last`, and the parts of pieces."""
+    if request.interval == "symmetric":
+        at_knots = request.is_causal and request.query_times is None
+        begin, end, partial = symmetric_ends(gaps, first, last, final, elapsed, request.tail, at_knots)
+        return (begin.int(), end.int()), partial
+    if elapsed is None:
+        return None, ()
+    return None, (ends_at_query(gaps, last, final, elapsed, request.tail),)
+
+
+def _may_be_flat(request: Request) -> bool:
+    """Whether a query may see several knots with no time to integrate over between them."""
+    if request.interval == "symmetric":
+        return True
+    has_gap = request.sink is not None and isinstance(request.sink.gap, int | float) and request.sink.gap > 0
+    return request.times is not None and not has_gap
+
+
+def solve(problem: Problem, core: Core) -> Tensor:
+    """Answer a problem with a backend's core: `[batch, heads, queries, value_dim]` in the dtype of `q`."""
+    q, k, v, scale = problem.q, problem.k, problem.v, problem.scale
+    if k.shape[2] == 0 or q.numel() == 0:
+        return _nothing(q, k, v)
+    first, last = problem.whole or (problem.first, problem.last)
+    hints = {"causal": problem.causal, "full": problem.full, "offset": problem.offset}
+    out, lse = core(q, k, v, problem.gaps, first, last, scale, **hints)
+    for piece in problem.partial:
+        out, lse = merge_partial(out, lse, q, k, v, scale, piece)
+    return _fill_empty(problem, core, out, lse == -torch.inf).to(q.dtype)
+
+
+def _fill_empty(problem: Problem, core: Core, out: Tensor, empty: Tensor) -> Tensor:
+    """Give queries with nothing to integrate the limit as all gaps shrink together.
+
+    Args:
+        problem: The problem that was solved.
+        core: The backend's.
+        out: Its answer `[batch, heads, queries, value_dim]`.
+        empty: Where no weight was found `[batch, heads, queries]`.
+
+    Returns:
+        The value of the knot where only one is seen, else the answer with unit gaps; 0 where none is seen.
+    """
+    q, k, v, first, last = problem.q, problem.k, problem.v, problem.first, problem.last
+    look = may_look_at_values(empty)
+    if look and not bool(empty.any()):
+        return out
+    one, several = empty & (first == last)[:, None], empty & (first < last)[:, None]
+    if problem.may_be_flat and not (look and not bool(several.any())):
+        some_last = torch.where(several[:, 0], last, -1)
+        flat, _ = core(q, k, v, torch.ones_like(problem.gaps), first, some_last, problem.scale)
+        out = torch.where(several[..., None], flat.to(out.dtype), out)
+    only = take_knots(v, first, q.shape[1], out.dtype)
+    return torch.where(one[..., None], only, out)
+
+
+def _nothing(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Zeros in the shape of the answer that still hang on the graph of the arguments."""
+    k, v = (x.repeat_interleave(q.shape[1] // max(x.shape[1], 1), dim=1) for x in (k, v))
+    return (q @ k.mT) @ v
