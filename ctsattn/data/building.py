@@ -1,0 +1,226 @@
+"""A checked panel becomes a schema (once, in `fit`) and a store of series (every time)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ctsattn.data.clock import Ticks
+from ctsattn.data.errors import examples
+from ctsattn.data.frame import Panel, Rows
+from ctsattn.data.roles import assign_roles, check_static
+from ctsattn.data.scalers import ScaleLaw
+from ctsattn.data.schema import FUTURE, NUMBER, STATIC, TARGET, TEXT, DataWarning, Feature, Schema
+from ctsattn.data.series import Ragged, SeriesStore
+from ctsattn.data.steps import typical_step
+from ctsattn.data.values import to_codes, to_numbers
+
+DUPLICATES = ("error", "mean", "last")
+
+
+def learn_schema(
+    panel: Panel, *, calendar: Sequence[str] = (), duplicates: str = "error"
+) -> tuple[Schema, SeriesStore]:
+    """Decide on roles, vocabularies, scales and steps from the training data.
+
+    Args:
+        panel: The training data.
+        calendar: Names of calendar features that the model shall see; none by default.
+        duplicates: As in `build_store`.
+
+    Returns:
+        The schema, and the store that was built on the way.
+    """
+    features = assign_roles(panel)
+    schema = Schema(panel.source.columns, features, panel.source.clock.kind, tuple(calendar))
+    store = build_store(panel, schema, duplicates=duplicates)
+    step = typical_step(store)
+    laws = tuple(_law(store, channel) for channel in range(store.num_channels))
+    return replace(schema, laws=laws, step=step), store
+
+
+def _law(store: SeriesStore, channel: int) -> ScaleLaw:
+    segments = np.arange(store.num_series) * store.num_channels + channel
+    part = store.past.take(segments[store.past.counts[segments] > 0])
+    if not len(part):
+        return ScaleLaw()
+    heads, counts = part.indptr[:-1], part.counts
+    mean = np.add.reduceat(part.values, heads) / counts
+    centred = part.values - np.repeat(mean, counts)
+    return ScaleLaw.learn(mean, np.sqrt(np.add.reduceat(centred**2, heads) / counts))
+
+
+def build_store(panel: Panel, schema: Schema, *, duplicates: str = "error") -> SeriesStore:
+    """Turn a panel into flat arrays by the rules of a schema.
+
+    A missing value removes that observation of that column and nothing else.
+
+    Args:
+        panel: A history with its covariates.
+        schema: What training decided.
+        duplicates: What to do with several observations of a column at one time of a series: "error",
+            "mean" (texts: the last) or "last".
+
+    Returns:
+        The store.
+
+    Raises:
+        ValueError: If values cannot be read, or times are duplicated; names column, id, time and count.
+    """
+    if duplicates not in DUPLICATES:
+        raise ValueError(
+            f"`duplicates` must be one of {', '.join(map(repr, DUPLICATES))}, not {duplicates!r}."
+        )
+    _check_clock(panel, schema)
+    _warn_of_absent(panel, schema)
+    return SeriesStore(
+        source=panel.source,
+        past=_gather(panel, schema.channels, duplicates),
+        known=_gather(panel, schema.known, duplicates),
+        num_targets=len(schema.having(TARGET)),
+        num_channels=len(schema.channels),
+        num_known=len(schema.known),
+        static=_static(panel, schema.having(STATIC, NUMBER)).astype(np.float32),
+        static_codes=_static(panel, schema.having(STATIC, TEXT)).astype(np.int64),
+        calendar=schema.calendar,
+    )
+
+
+def _check_clock(panel: Panel, schema: Schema) -> None:
+    kind = panel.source.clock.kind
+    if kind != schema.clock_kind and not {kind, schema.clock_kind} <= {"integer", "float"}:
+        raise TypeError(
+            f"The model was trained on {schema.clock_kind} times, but column {panel.source.columns.time!r} "
+            f"holds {kind} times ({panel.source.clock.dtype}). Convert it to what training had."
+        )
+
+
+def _warn_of_absent(panel: Panel, schema: Schema) -> None:
+    covariates = [f.name for f in schema.features if f.role not in (TARGET, "ignored")]
+    absent = [name for name in covariates if not _sources(panel, name) and name not in (panel.static or {})]
+    if absent:
+        warnings.warn(
+            f"Covariate(s) {examples(absent)} that the model was trained with are in no frame; they count as "
+            f"missing.",
+            DataWarning,
+            stacklevel=3,
+        )
+
+
+def _sources(panel: Panel, name: Hashable) -> list[Rows]:
+    """Frames that hold a column; later ones win where they meet."""
+    frames = (panel.rows, panel.past, panel.future)
+    return [rows for rows in frames if rows is not None and name in rows.columns]
+
+
+def _gather(panel: Panel, features: tuple[Feature, ...], duplicates: str) -> Ragged:
+    """Collect the observations of some columns, segment = series x columns + column."""
+    width = len(features)
+    parts: list[tuple[NDArray[np.int64], Ticks, NDArray[np.float64]]] = []
+    for number, feature in enumerate(features):
+        for rows in _sources(panel, feature.name):
+            values = _values(panel, rows, feature)
+            there = ~np.isnan(values)
+            every = bool(there.all())
+            series, ticks = (rows.series, rows.ticks) if every else (rows.series[there], rows.ticks[there])
+            segment = series if width == 1 else series * width + number
+            policy = duplicates if feature.kind == NUMBER or duplicates == "error" else "last"
+            part = Ragged.from_rows(
+                segment, ticks, values if every else values[there], panel.num_series * width
+            )
+            part = _resolve(part, feature, width, policy, panel)
+            parts.append((part.segment, part.times, part.values))
+    if len(parts) == 1:
+        return part
+    empty = (np.zeros(0, np.int64), panel.rows.ticks[:0], np.zeros(0))
+    segment, ticks, values = (np.concatenate(x) for x in zip(empty, *parts, strict=True))
+    merged = Ragged.from_rows(segment, ticks, values, panel.num_series * width)
+    return merged.keep(~_again(merged)) if _again(merged).any() else merged
+
+
+def _values(panel: Panel, rows: Rows, feature: Feature) -> NDArray[np.float64]:
+    column = rows.columns[feature.name]
+    if feature.kind == TEXT:
+        return to_codes(column, feature)
+    what = "Target" if feature.role == TARGET else "Covariate"
+    values = to_numbers(
+        column, feature.name, what, lambda at: panel.source.describe(rows.series[at], rows.ticks[at])
+    )
+    return (values - feature.mean) / feature.std if feature.role == FUTURE else values
+
+
+def _again(part: Ragged) -> NDArray[np.bool_]:
+    """Observations that are followed by another of the same segment and time."""
+    again = np.zeros(len(part), bool)
+    again[:-1] = (part.times[1:] == part.times[:-1]) & (part.segment[1:] == part.segment[:-1])
+    return again
+
+
+def _resolve(part: Ragged, feature: Feature, width: int, policy: str, panel: Panel) -> Ragged:
+    """Leave one observation for each segment and time, or say which have more."""
+    again = _again(part)
+    if not again.any():
+        return part
+    if policy == "error":
+        _refuse_duplicates(part, again, feature, width, panel)
+    if policy == "mean":
+        head = np.concatenate([[True], ~again[:-1]])
+        group = np.cumsum(head) - 1
+        mean = np.bincount(group, part.values) / np.bincount(group)
+        part = replace(part, values=mean[group])
+    return part.keep(~again)
+
+
+def _refuse_duplicates(
+    part: Ragged, again: NDArray[np.bool_], feature: Feature, width: int, panel: Panel
+) -> None:
+    head = again & ~np.concatenate([[False], again[:-1]])
+    if feature.role != TARGET and (part.values[:-1][again[:-1]] == part.values[1:][again[:-1]]).all():
+        return
+    series = part.segment // width
+    count = int(again[np.flatnonzero(head)[0] :].argmin()) + 1
+    names = panel.source.columns
+    keys = [names.time] if names.id is None else [names.id, names.time]
+    raise ValueError(
+        f"Column {feature.name!r} has several values at one time of a series, at {int(head.sum())} time(s) in "
+        f"{len(np.unique(series[head]))} series, {int(again.sum()) + int(head.sum())} rows in all. The first: "
+        f"{count} rows at {panel.source.describe(series[head], part.times[head])}. One value for each time is "
+        f"accepted. Pass duplicates='mean' or duplicates='last', or drop them: "
+        f"df = df.drop_duplicates({keys!r})."
+    )
+
+
+def _static(panel: Panel, features: tuple[Feature, ...]) -> NDArray[np.float64]:
+    """`[series, features]` standardised numbers or codes; 0 where missing."""
+    out = np.zeros((panel.num_series, len(features)))
+    for number, feature in enumerate(features):
+        column = _static_column(panel, feature)
+        if column is None:
+            continue
+        if feature.kind == TEXT:
+            values = to_codes(column, feature)
+        else:
+            values = to_numbers(
+                column, feature.name, "Covariate", lambda at: f"id(s) {examples(panel.source.ids[at])}"
+            )
+            values = (values - feature.mean) / feature.std
+        out[:, number] = np.nan_to_num(values, nan=0.0)
+    return out
+
+
+def _static_column(panel: Panel, feature: Feature) -> pd.Series | None:
+    """One value for each series: from `static_df`, or the first that the series' rows have."""
+    if feature.name in (panel.static or {}):
+        return (panel.static or {})[feature.name]
+    if feature.name not in panel.rows.columns:
+        return None
+    column = panel.rows.columns[feature.name]
+    check_static(column, feature.name, panel)
+    there = np.flatnonzero(column.notna().to_numpy())
+    series, first = np.unique(panel.rows.series[there], return_index=True)
+    return pd.Series(column.iloc[there[first]].array, index=series).reindex(range(panel.num_series))

@@ -1,0 +1,145 @@
+"""What each column is for: as declared, or by rules that are written down and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ctsattn.data.errors import examples
+from ctsattn.data.frame import Panel, Rows
+from ctsattn.data.schema import FUTURE, IGNORED, NUMBER, PAST, STATIC, TARGET, TEXT, Feature
+from ctsattn.data.values import kind_of, learn_vocabulary, to_numbers
+
+MANY_TEXTS = 100
+
+
+def assign_roles(panel: Panel) -> tuple[Feature, ...]:
+    """Give each column beside id and time a role, a kind and a reason.
+
+    Columns of `static_df`, `past_df` and `future_df` have the role of their frame. A column of the main
+    frame has the declared role or, undeclared, by the first rule that holds: times and objects are ignored;
+    text with over a hundred values that hardly repeat is ignored; a column constant within every series is
+    static (ignored when it is the same everywhere); one that has values after the last target of a series
+    is known ahead, so future; any other is past.
+
+    Raises:
+        ValueError: If a declared column is nowhere, or a declared static one varies within a series.
+    """
+    columns = panel.source.columns
+    declared = columns.declared()
+    found: dict[Hashable, Feature] = {}
+    for name in columns.targets:
+        found[name] = Feature(name, TARGET, NUMBER, "target_col")
+    frames = {STATIC: panel.static, PAST: _columns(panel.past), FUTURE: _columns(panel.future)}
+    for role, table in frames.items():
+        for name, column in (table or {}).items():
+            if name not in columns.targets and name not in panel.rows.columns:
+                found[name] = _feature(name, column, role, f"column of {role}_df")
+    tail = _after_last_target(panel)
+    for name, column in panel.rows.columns.items():
+        if name in columns.targets:
+            continue
+        if name in declared:
+            found[name] = _feature(name, column, declared[name], f"named in {declared[name]}_cols")
+        else:
+            role, why = _infer(column, panel.rows, panel.num_series, tail)
+            found[name] = _feature(name, column, role, why)
+    absent = [name for name in declared if name not in found]
+    if absent:
+        raise ValueError(
+            f"Declared column(s) {examples(absent)} are in no frame. The history has "
+            f"{examples(panel.rows.columns, 12)}. Mend the name, or pass the frame that has it."
+        )
+    return tuple(found.values())
+
+
+def _columns(rows: Rows | None) -> dict[Hashable, pd.Series] | None:
+    return None if rows is None else rows.columns
+
+
+def _feature(name: Hashable, column: pd.Series, role: str, why: str) -> Feature:
+    kind = kind_of(column)
+    if kind not in (NUMBER, TEXT):
+        if role != IGNORED and not why.startswith("rule"):
+            raise TypeError(
+                f"Covariate {name!r} has dtype {column.dtype}, for example {examples(column.iloc[:3])}. "
+                f"Numbers, bools and text are accepted. Turn it into numbers, or leave it out."
+            )
+        return Feature(name, IGNORED, kind, why)
+    if role == IGNORED:
+        return Feature(name, role, kind, why)
+    if kind == TEXT:
+        return Feature(name, role, kind, why, vocabulary=learn_vocabulary(column))
+    return Feature(name, role, kind, why, *_moments(column, name, role))
+
+
+def _moments(column: pd.Series, name: Hashable, role: str) -> tuple[tuple[str, ...], float, float]:
+    """Mean and standard deviation for what is scaled by the training data; 0 and 1 for channels."""
+    if role not in (STATIC, FUTURE):
+        return (), 0.0, 1.0
+    values = to_numbers(column, name, "Covariate", lambda rows: f"row(s) {examples(rows)}")
+    values = values[~np.isnan(values)]
+    if not values.size:
+        return (), 0.0, 1.0
+    mean, std = float(values.mean()), float(values.std())
+    return (), mean, std if std > 1e-12 * abs(mean) and std > 0 else 1.0
+
+
+def _infer(column: pd.Series, rows: Rows, num_series: int, tail: NDArray[np.bool_]) -> tuple[str, str]:
+    kind = kind_of(column)
+    if kind not in (NUMBER, TEXT):
+        return IGNORED, f"rule: neither numbers nor text ({column.dtype})"
+    codes, uniques = pd.factorize(column)
+    seen = int((codes >= 0).sum())
+    if not seen:
+        return IGNORED, "rule: has no value"
+    if len(uniques) == 1:
+        return IGNORED, "rule: the same everywhere"
+    constant = _constant_within(codes, rows.series, num_series)
+    if kind == TEXT and len(uniques) > MANY_TEXTS and len(uniques) > (num_series if constant else seen) / 2:
+        return IGNORED, f"rule: {len(uniques)} texts that hardly repeat"
+    if constant and num_series > 1:
+        return STATIC, "rule: constant within every series"
+    if (codes[tail] >= 0).any():
+        return FUTURE, "rule: known after the last target of a series"
+    return PAST, "rule: varies in time"
+
+
+def _constant_within(codes: NDArray[np.int64], series: NDArray[np.int64], num_series: int) -> bool:
+    there = codes >= 0
+    low, high = np.full(num_series, np.iinfo(np.int64).max), np.full(num_series, -1)
+    np.minimum.at(low, series[there], codes[there])
+    np.maximum.at(high, series[there], codes[there])
+    return bool((low[high >= 0] == high[high >= 0]).all())
+
+
+def check_static(column: pd.Series, name: Hashable, panel: Panel) -> None:
+    """Refuse a static column of the main frame that varies within a series."""
+    codes, _ = pd.factorize(column)
+    rows, num_series = panel.rows, panel.num_series
+    if _constant_within(codes, rows.series, num_series):
+        return
+    there = np.flatnonzero(codes >= 0)
+    first = np.full(num_series, -1)
+    first[rows.series[there][::-1]] = codes[there][::-1]
+    odd = there[codes[there] != first[rows.series[there]]]
+    raise ValueError(
+        f"Column {name!r} is declared static, but varies within {len(np.unique(rows.series[odd]))} series, "
+        f"for example {panel.source.describe(rows.series[odd], rows.ticks[odd])}. Name it in past_cols or "
+        f"future_cols."
+    )
+
+
+def _after_last_target(panel: Panel) -> NDArray[np.bool_]:
+    """Rows later than the last observed target of their series."""
+    rows = panel.rows
+    observed = np.zeros(len(rows.ticks), bool)
+    for name in panel.source.columns.targets:
+        observed |= panel.rows.columns[name].notna().to_numpy()
+    smallest = -np.inf if rows.ticks.dtype.kind == "f" else np.iinfo(np.int64).min
+    last = np.full(panel.num_series, smallest, rows.ticks.dtype)
+    np.maximum.at(last, rows.series[observed], rows.ticks[observed])
+    return rows.ticks > last[rows.series]

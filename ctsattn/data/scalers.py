@@ -1,0 +1,149 @@
+"""Scales of windows: from the past only, in float64, safe for any values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Scaler = Callable[[NDArray[np.float64], NDArray[np.bool_]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+FEW = 4  # below this many observations the spread of a window is not believed alone
+OWN_FLOOR = 0.1  # share of a series' own long-run spread below which a quiet window does not fall
+LEVELS_DIFFER = 0.25  # variance of log level from which on the law follows the levels
+ROUND_OFF = 1e-12  # spread below this share of the level is rounding, not variation
+
+
+@dataclass(frozen=True)
+class ScaleLaw:
+    r"""How spread grows with level across the training series: $\log s = a + b \log |m|$ (Taylor's law).
+
+    It gives a scale where a window shows none: one observation, a constant past. `exponent` 0 means that
+    all series have about the same spread, 1 that spread is a fixed share of the level.
+
+    Attributes:
+        log_factor: $a$.
+        exponent: $b$, in `[0, 1]`.
+        floor: Smallest level the law is used at.
+    """
+
+    log_factor: float = 0.0
+    exponent: float = 0.0
+    floor: float = 1.0
+
+    def __call__(self, level: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the spread expected at `level`; positive."""
+        return np.exp(self.log_factor) * np.maximum(np.abs(level), self.floor) ** self.exponent
+
+    @staticmethod
+    def learn(mean: NDArray[np.float64], std: NDArray[np.float64]) -> ScaleLaw:
+        """Fit the law to the means and standard deviations of the training series of one channel."""
+        level = np.maximum(np.abs(mean), std)
+        varies = (std > ROUND_OFF * np.abs(mean)) & (std > 0)
+        if not varies.any():
+            typical = float(np.median(level)) if level.size else 0.0
+            return ScaleLaw(log_factor=float(np.log(typical)) if typical > 0 else 0.0)
+        log_std, log_level = np.log(std[varies]), np.log(level[varies])
+        centred = log_level - log_level.mean()
+        # Shrunk: levels must differ by factors before they are taken to explain the spread.
+        slope = float(np.mean(centred * log_std)) / (float(np.mean(centred**2)) + LEVELS_DIFFER)
+        exponent = min(max(slope, 0.0), 1.0)
+        factor = float(np.median(log_std - exponent * log_level))
+        return ScaleLaw(factor, exponent, float(np.exp(log_level.min())))
+
+
+def standard(
+    values: NDArray[np.float64], mask: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Masked mean and standard deviation along the last axis; 0 and 0 where nothing is observed."""
+    count = np.maximum(mask.sum(-1), 1)
+    # A first guess of the level keeps the sums exact for values near 1e9 with a small spread.
+    guess = np.where(mask, values, 0.0).sum(-1) / count
+    centred = np.where(mask, values - guess[..., None], 0.0)
+    shift = centred.sum(-1) / count
+    square = np.where(mask, centred - shift[..., None], 0.0)
+    return guess + shift, np.sqrt(np.einsum("...l,...l->...", square, square) / count)
+
+
+def last(
+    values: NDArray[np.float64], mask: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Last observed value, and the standard deviation: the window is seen from where it ends."""
+    _, scale = standard(values, mask)
+    at = np.maximum(mask.sum(-1) - 1, 0)[..., None]  # observations stand on the left
+    return np.where(mask.any(-1), np.take_along_axis(values, at, -1)[..., 0], 0.0), scale
+
+
+def robust(
+    values: NDArray[np.float64], mask: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Median, and interquartile range over 1.349; the standard deviation where the quartiles coincide."""
+    _, std = standard(values, mask)
+    ordered = np.sort(np.where(mask, values, np.inf), axis=-1)
+    low, mid, high = (_quantile(ordered, mask.sum(-1), q) for q in (0.25, 0.5, 0.75))
+    iqr = (high - low) / 1.349
+    return mid, np.where(iqr > ROUND_OFF * np.abs(mid), iqr, std)
+
+
+def _quantile(ordered: NDArray[np.float64], count: NDArray[np.int64], q: float) -> NDArray[np.float64]:
+    place = np.maximum(count - 1, 0) * q
+    left = np.floor(place).astype(np.int64)
+    right = np.minimum(left + 1, np.maximum(count - 1, 0))
+    a, b = (np.take_along_axis(ordered, i[..., None], -1)[..., 0] for i in (left, right))
+    return np.where(count > 0, a + (place - left) * np.where(count > 0, b - a, 0.0), 0.0)
+
+
+def mean_abs(
+    values: NDArray[np.float64], mask: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Offset 0 and the mean absolute value: keeps zero at zero and signs as they are."""
+    size = np.where(mask, np.abs(values), 0.0).sum(-1) / np.maximum(mask.sum(-1), 1)
+    return np.zeros_like(size), size
+
+
+def none(
+    values: NDArray[np.float64], mask: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Offset 0, scale 1: the caller's own units."""
+    shape = values.shape[:-1]
+    return np.zeros(shape), np.ones(shape)
+
+
+SCALERS: dict[str, Scaler] = {
+    "standard": standard,
+    "last": last,
+    "robust": robust,
+    "mean_abs": mean_abs,
+    "none": none,
+}
+
+
+def safe_scale(
+    scale: NDArray[np.float64],
+    loc: NDArray[np.float64],
+    count: NDArray[np.int64],
+    own: NDArray[np.float64],
+    law: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Replace scales that are zero, tiny or badly known.
+
+    A window that is quieter than a tenth of the series' own spread up to the cutoff gets that tenth. Fewer
+    than four observations get at least the law's scale, and so does a past without any variation.
+
+    Args:
+        scale: Spread of each window, any shape.
+        loc: Offset of each window.
+        count: Observations in each window.
+        own: Spread of the whole past of the series up to the cutoff.
+        law: Spread that the training data's `ScaleLaw` expects at the window's level.
+
+    Returns:
+        Positive finite scales.
+    """
+    scale = np.maximum(scale, OWN_FLOOR * own)
+    scale = np.where(count < FEW, np.maximum(scale, law), scale)
+    flat = ~(scale > ROUND_OFF * np.abs(loc)) | ~np.isfinite(scale)
+    scale = np.where(flat, np.maximum(law, ROUND_OFF * np.abs(loc)), scale)
+    return np.where(scale > 0, scale, 1.0)

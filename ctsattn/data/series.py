@@ -1,0 +1,214 @@
+"""Series as flat arrays: every channel keeps its own times, nothing is padded and nothing narrowed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ctsattn.data.clock import Ticks
+from ctsattn.data.frame import Source
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Observations of many segments, one segment after the other, ascending in time within each.
+
+    Attributes:
+        times: `[observations]` ticks.
+        values: `[observations]` float64.
+        indptr: `[segments + 1]` int64, where each segment begins.
+    """
+
+    times: Ticks
+    values: NDArray[np.float64]
+    indptr: NDArray[np.int64]
+
+    @staticmethod
+    def from_rows(
+        segment: NDArray[np.int64], times: Ticks, values: NDArray[np.float64], num_segments: int
+    ) -> Ragged:
+        """Sort rows of any order; rows that share segment and time keep their order."""
+        if not _is_sorted(segment, times):
+            order = np.lexsort((times, segment))
+            segment, times, values = segment[order], times[order], values[order]
+        counts = np.bincount(segment, minlength=num_segments)
+        return Ragged(times, values, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """`[segments]` observations in each segment."""
+        return np.diff(self.indptr)
+
+    @cached_property
+    def segment(self) -> NDArray[np.int64]:
+        """`[observations]` segment of each observation."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def search(self, segment: NDArray[np.int64], when: Ticks, *, after: bool = True) -> NDArray[np.int64]:
+        """Count, as a position in the flat arrays, the observations up to a time.
+
+        Args:
+            segment: Segments to search, any shape.
+            when: Time for each, of a shape that broadcasts.
+            after: Whether observations at exactly `when` count.
+
+        Returns:
+            For each the position of the first observation that does not count; bisection in all segments
+            at once, so the cost is the logarithm of the longest.
+        """
+        segment, when = np.broadcast_arrays(segment, when)
+        low, high = self.indptr[segment], self.indptr[segment + 1]
+        if not len(self):
+            return low
+        longest = int((high - low).max(initial=0))
+        for _ in range(longest.bit_length()):
+            middle = (low + high) // 2
+            at = self.times[np.minimum(middle, len(self) - 1)]
+            right = (at <= when if after else at < when) & (low < high)
+            low, high = np.where(right, middle + 1, low), np.where(right, high, middle)
+        return low
+
+    def keep(self, mask: NDArray[np.bool_]) -> Ragged:
+        """Keep some observations; segments may become empty."""
+        counts = np.bincount(self.segment[mask], minlength=len(self.counts))
+        return Ragged(self.times[mask], self.values[mask], np.concatenate([[0], np.cumsum(counts)]))
+
+    def take(self, segments: NDArray[np.int64]) -> Ragged:
+        """Pick segments, in the order given, repeated if given twice."""
+        at, counts = spans(self.indptr[segments], self.indptr[segments + 1])
+        return Ragged(self.times[at], self.values[at], np.concatenate([[0], np.cumsum(counts)]))
+
+
+def _is_sorted(segment: NDArray[np.int64], times: Ticks) -> bool:
+    same = segment[1:] == segment[:-1]
+    return bool(np.all((segment[1:] > segment[:-1]) | (same & (times[1:] >= times[:-1]))))
+
+
+def spans(start: NDArray[np.int64], stop: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """List the integers of many half-open ranges, one range after the other, and the length of each."""
+    counts = np.maximum(stop - start, 0)
+    shift = np.repeat(start - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
+    return np.arange(counts.sum()) + shift, counts
+
+
+@dataclass(frozen=True)
+class SeriesStore:
+    """All that is known of a set of series.
+
+    Segment `series * num_channels + channel` of `past` holds the observations of a channel: targets
+    first, then past covariates, in the caller's units; a categorical channel holds its codes. `known`
+    likewise holds known-future covariates, numbers first (standardised), then codes.
+
+    Attributes:
+        source: Names, ids, clock and library of the frame.
+        past: Observations of all channels.
+        known: Known-future covariates at their own times.
+        num_targets: Target channels.
+        num_channels: Targets and past covariates.
+        num_known: Numeric and categorical known-future covariates together.
+        static: `[series, static]` float32, standardised; 0 where missing.
+        static_codes: `[series, static categories]` int64.
+        calendar: Names of the calendar features to sample.
+    """
+
+    source: Source
+    past: Ragged
+    known: Ragged
+    num_targets: int
+    num_channels: int
+    num_known: int
+    static: NDArray[np.float32]
+    static_codes: NDArray[np.int64]
+    calendar: tuple[str, ...] = ()
+
+    @property
+    def num_series(self) -> int:
+        """Series, with or without observations."""
+        return len(self.source.ids)
+
+    def segments(self, series: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`[..., channels]` segments of `past` of some series."""
+        return series[..., None] * self.num_channels + np.arange(self.num_channels)
+
+    @cached_property
+    def moments(self) -> Ragged:
+        """For each series the distinct times at which any target was observed; values are not used."""
+        per_series = self.past.segment // self.num_channels
+        target = self.past.segment % self.num_channels < self.num_targets
+        series, times = per_series[target], self.past.times[target]
+        if self.num_targets > 1:
+            order = np.lexsort((times, series))
+            series, times = series[order], times[order]
+            fresh = np.ones(len(times), bool)
+            fresh[1:] = (series[1:] != series[:-1]) | (times[1:] != times[:-1])
+            series, times = series[fresh], times[fresh]
+        return Ragged.from_rows(series, times, np.zeros(len(times)), self.num_series)
+
+    @cached_property
+    def first(self) -> Ticks:
+        """`[series]` first time in any channel, the series' origin; 0 without observations."""
+        return self._bounds(np.minimum, self.past.indptr[:-1])
+
+    @cached_property
+    def end(self) -> Ticks:
+        """`[series]` last time in any channel: the cutoff of a forecast; 0 without observations."""
+        return self._bounds(np.maximum, self.past.indptr[1:] - 1)
+
+    def _bounds(self, pick: np.ufunc, at: NDArray[np.int64]) -> Ticks:
+        times, filled = self.past.times, self.past.counts > 0
+        bounds = np.zeros(self.num_series, times.dtype)
+        if filled.any():
+            segments = np.flatnonzero(filled)
+            owner = segments // self.num_channels
+            heads = np.flatnonzero(np.diff(owner, prepend=-1))
+            bounds[owner[heads]] = pick.reduceat(times[at[segments]], heads)
+        return bounds
+
+    @cached_property
+    def last_target(self) -> Ticks:
+        """`[series]` last time at which a target was observed; `end` without one."""
+        counts = self.moments.counts
+        if not len(self.moments):
+            return self.end
+        return np.where(counts > 0, self.moments.times[np.maximum(self.moments.indptr[1:] - 1, 0)], self.end)
+
+    @cached_property
+    def has_history(self) -> NDArray[np.bool_]:
+        """`[series]` whether any target was observed; false means a cold start."""
+        return self.moments.counts > 0
+
+    @cached_property
+    def running_scale(self) -> NDArray[np.float64]:
+        """`[observations]` standard deviation of each channel from its beginning up to the observation."""
+        heads, counts = self.past.indptr[:-1], self.past.counts
+        first = np.repeat(heads, counts)
+        # Sums are taken within a segment and from its first value: nothing later, and no other series, enters.
+        centred = pd.Series(self.past.values - self.past.values[first])
+        rank = np.arange(len(first)) - first + 1
+        mean = centred.groupby(self.past.segment, sort=False).cumsum().to_numpy() / rank
+        square = (centred**2).groupby(self.past.segment, sort=False).cumsum().to_numpy() / rank
+        return np.sqrt(np.maximum(square - mean**2, 0.0))
+
+    def select(self, series: NDArray[np.int64]) -> SeriesStore:
+        """Keep some series, in the order given."""
+        known = (series[:, None] * self.num_known + np.arange(self.num_known)).reshape(-1)
+        return replace(
+            self,
+            source=replace(self.source, ids=self.source.ids.take(series)),
+            past=self.past.take(self.segments(series).reshape(-1)),
+            known=self.known.take(known),
+            static=self.static[series],
+            static_codes=self.static_codes[series],
+        )
+
+    def until(self, cutoff: Ticks) -> SeriesStore:
+        """Forget every observation after a cutoff for each series; what is known ahead stays known."""
+        owner = self.past.segment // self.num_channels
+        return replace(self, past=self.past.keep(self.past.times <= cutoff[owner]))

@@ -1,0 +1,110 @@
+"""One column's values as float64: numbers checked, texts coded."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ctsattn.data.errors import examples
+from ctsattn.data.schema import NUMBER, TEXT, DataWarning, Feature
+
+OTHER = 1  # code of a text that training did not see; 0 is missing
+MAX_VOCABULARY = 1000
+
+_NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
+Where = Callable[[NDArray[np.int64]], str]
+
+
+def kind_of(column: pd.Series) -> str:
+    """Say whether a column holds numbers, texts, or neither ("time", "other")."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return TEXT
+    kind = getattr(column.dtype, "kind", "O")
+    if kind in "iufb":
+        return NUMBER
+    if kind in "Mm" or isinstance(column.dtype, pd.PeriodDtype):
+        return "time"
+    inferred = pd.api.types.infer_dtype(column, skipna=True)
+    if inferred in _NUMBERS:
+        return NUMBER
+    if inferred in ("datetime", "datetime64", "date", "timedelta", "timedelta64", "period", "time"):
+        return "time"
+    return TEXT if inferred in ("string", "mixed", "mixed-integer", "categorical") else "other"
+
+
+def to_numbers(column: pd.Series, name: Hashable, what: str, where: Where) -> NDArray[np.float64]:
+    """Read a numeric column of any dtype; missing values become NaN.
+
+    Args:
+        column: The caller's column; it is not changed.
+        name: Its name, for messages.
+        what: Its part in the task, for messages: "Target" or "Covariate".
+        where: Names the ids and times of given rows.
+
+    Raises:
+        ValueError: If it holds text, or infinite values.
+        TypeError: If it holds neither numbers nor text.
+    """
+    if isinstance(column.dtype, pd.CategoricalDtype) and kind_of(pd.Series(column.cat.categories)) == NUMBER:
+        column = column.astype(column.cat.categories.dtype if not column.isna().any() else np.float64)
+    kind = kind_of(column)
+    if kind != NUMBER:
+        raise _not_numbers(column, name, what, kind, where)
+    if column.dtype == object:
+        column = column.where(column.notna(), np.nan).astype(np.float64)
+    values = column.to_numpy(np.float64, na_value=np.nan)
+    infinite = np.flatnonzero(np.isinf(values))
+    if infinite.size:
+        raise ValueError(
+            f"{what} column {name!r} has {infinite.size} infinite value(s) among {len(values)} rows: "
+            f"{where(infinite)}. Finite numbers and NaN (not observed) are accepted. Make them NaN: "
+            f"df[{name!r}] = df[{name!r}].replace([np.inf, -np.inf], np.nan)."
+        )
+    return values
+
+
+def _not_numbers(column: pd.Series, name: Hashable, what: str, kind: str, where: Where) -> Exception:
+    if kind == TEXT:
+        text = np.flatnonzero([not isinstance(v, (int, float, complex)) for v in column.astype(object)])
+        text = text[column.iloc[text].notna().to_numpy()]
+        return ValueError(
+            f"{what} column {name!r} must hold numbers, but {text.size} of {len(column)} rows hold text, for "
+            f"example {examples(column.iloc[text].astype(object))} ({where(text)}). Convert it: "
+            f"df[{name!r}] = pd.to_numeric(df[{name!r}], errors='coerce')."
+        )
+    return TypeError(
+        f"{what} column {name!r} must hold numbers, but has dtype {column.dtype}, for example "
+        f"{examples(column.iloc[:3])}. Give int, float, bool, nullable or pyarrow numbers."
+    )
+
+
+def learn_vocabulary(column: pd.Series) -> tuple[str, ...]:
+    """List the distinct texts of a column in sorted order; at most the 1000 most frequent."""
+    texts = column.dropna().astype(object).astype(str)
+    counts = texts.value_counts()
+    return tuple(sorted(counts.index[:MAX_VOCABULARY]))
+
+
+def to_codes(column: pd.Series, feature: Feature) -> NDArray[np.float64]:
+    """Code texts by the feature's vocabulary; NaN where missing, 1 (other) where unseen.
+
+    Warns:
+        DataWarning: Once for a column with unseen texts, with their number and examples.
+    """
+    codes, uniques = pd.factorize(column)
+    texts = pd.Index(uniques).astype(object).map(str) if len(uniques) else pd.Index([], dtype=object)
+    place = pd.Index(feature.vocabulary, dtype=object).get_indexer(pd.Index(texts, dtype=object))
+    unseen = texts[place < 0]
+    if len(unseen):
+        warnings.warn(
+            f"Column {feature.name!r} has {len(unseen)} text(s) that training did not see, for example "
+            f"{examples(unseen)}; they count as 'other'.",
+            DataWarning,
+            stacklevel=2,
+        )
+    coded = np.append(np.where(place < 0, OTHER, place + 2).astype(np.float64), np.nan)
+    return coded[codes]

@@ -1,0 +1,200 @@
+"""Windows: the one place that cuts the past from the future."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctsattn.data.batch import TaskSpec
+from ctsattn.data.clock import Ticks
+from ctsattn.data.series import Ragged, SeriesStore, spans
+
+MIN_TOKENS = 16  # observations of a channel that a window shows even where the lookback holds fewer
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Series seen from cutoffs, and the times asked of each.
+
+    Attributes:
+        series: `[windows]` positions in the store.
+        cutoff: `[windows]` ticks; nothing later is shown.
+        times: `[queries]` asked ticks of all windows, ascending within each.
+        indptr: `[windows + 1]` where the queries of each window begin.
+        hide: `[windows]` whether observations at asked times are withheld from the past (imputation).
+    """
+
+    series: NDArray[np.int64]
+    cutoff: Ticks
+    times: Ticks
+    indptr: NDArray[np.int64]
+    hide: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    @property
+    def queries(self) -> Ragged:
+        """The asked times as segments."""
+        return Ragged(self.times, np.zeros(len(self.times)), self.indptr)
+
+    def take(self, which: NDArray[np.int64]) -> Windows:
+        """Pick windows, in the order given."""
+        queries = self.queries.take(which)
+        return Windows(
+            self.series[which], self.cutoff[which], queries.times, queries.indptr, self.hide[which]
+        )
+
+    @staticmethod
+    def of(series: NDArray[np.int64], cutoff: Ticks, queries: Ragged) -> Windows:
+        """Windows that hide nothing."""
+        return Windows(series, cutoff, queries.times, queries.indptr, np.zeros(len(series), bool))
+
+
+@dataclass(frozen=True)
+class Past:
+    """Observations that windows may see.
+
+    Attributes:
+        at: `[tokens]` positions in `store.past`, window by window, channel by channel, ascending.
+        counts: `[windows, channels]` how many of them belong to each.
+    """
+
+    at: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+def cut_past(store: SeriesStore, spec: TaskSpec, windows: Windows, max_tokens: int) -> Past:
+    """Choose what each window sees: never anything after its cutoff, nor anything it hides.
+
+    A channel shows the observations of the lookback span before the cutoff, or the last 16 where the span
+    holds fewer, and at most the last `max_tokens`.
+    """
+    segments = store.segments(windows.series)
+    stop = store.past.search(segments, windows.cutoff[:, None])
+    span = store.source.clock.ticks(spec.lookback * spec.time_unit)
+    start = store.past.search(segments, (windows.cutoff - span)[:, None])
+    begin = store.past.indptr[segments]
+    start = np.maximum(np.minimum(start, stop - MIN_TOKENS), np.maximum(begin, stop - max_tokens))
+    at, counts = spans(start.reshape(-1), stop.reshape(-1))
+    if not windows.hide.any():
+        return Past(at, counts.reshape(segments.shape))
+    return _without_hidden(store, windows, at, counts.reshape(segments.shape))
+
+
+def _without_hidden(
+    store: SeriesStore, windows: Windows, at: NDArray[np.int64], counts: NDArray[np.int64]
+) -> Past:
+    owner = np.repeat(np.arange(counts.size), counts.reshape(-1))
+    window, channel = owner // store.num_channels, owner % store.num_channels
+    asked = is_asked(windows, window, store.past.times[at])
+    keep = ~(asked & windows.hide[window] & (channel < store.num_targets))
+    left = np.bincount(owner[keep], minlength=counts.size).reshape(counts.shape)
+    return Past(at[keep], left)
+
+
+def is_asked(windows: Windows, window: NDArray[np.int64], times: Ticks) -> NDArray[np.bool_]:
+    """Whether a window asks for exactly these times."""
+    queries = windows.queries
+    place = queries.search(window, times, after=False)
+    inside = place < queries.indptr[window + 1]
+    there = queries.times[np.minimum(place, max(len(queries) - 1, 0))] if len(queries) else times
+    return inside & (there == times)
+
+
+@dataclass(frozen=True)
+class TrainingWindows:
+    """All windows that training may draw: a cutoff at each time a target was observed, if others follow.
+
+    Series are drawn with a weight of the square root of their windows, so that long series do not drown
+    short ones, and short ones are not repeated without end.
+
+    Attributes:
+        store: Series to draw from.
+        spec: Sizes and units.
+        max_queries: Most queries in a window; a random choice where the horizon holds more.
+        impute: Share of windows that also ask for hidden times of their past.
+        start: Cutoffs before this tick of each series are not drawn; `None`: all are.
+    """
+
+    store: SeriesStore
+    spec: TaskSpec
+    max_queries: int = 256
+    impute: float = 0.0
+
+    def cutoffs(self) -> NDArray[np.int64]:
+        """Positions in `store.moments` of every cutoff with a target observed within the horizon after it."""
+        moments = self.store.moments
+        if not len(moments):
+            return np.zeros(0, np.int64)
+        follows = np.zeros(len(moments), bool)
+        follows[:-1] = moments.segment[1:] == moments.segment[:-1]
+        gap = np.zeros(len(moments))
+        gap[:-1] = self.store.source.clock.seconds(np.diff(moments.times))
+        return np.flatnonzero(follows & (gap <= self.spec.horizon * self.spec.time_unit))
+
+    def every(self, cutoffs: NDArray[np.int64] | None = None) -> Windows:
+        """Windows at the given positions of `store.moments`, or at all that `cutoffs` lists."""
+        moments = self.store.moments
+        at = self.cutoffs() if cutoffs is None else cutoffs
+        series, cutoff = moments.segment[at], moments.times[at]
+        return Windows.of(series, cutoff, self._ahead(series, cutoff))
+
+    def draw(self, count: int, rng: np.random.Generator) -> Windows:
+        """Draw windows at random.
+
+        Raises:
+            ValueError: If no series has two observations within the horizon of one another.
+        """
+        at = self.cutoffs()
+        if not at.size:
+            raise ValueError(
+                f"No series has an observation within the horizon ({self.spec.horizon:.6g} model units) after "
+                f"another, so there is nothing to train on. Give longer series or a longer horizon."
+            )
+        owner = self.store.moments.segment[at]
+        weight = np.bincount(owner, minlength=self.store.num_series)[owner] ** -0.5
+        drawn = self.every(np.sort(rng.choice(at, count, p=weight / weight.sum())))
+        drawn = self._thin(drawn, rng)
+        return self._hide(drawn, rng) if self.impute > 0 else drawn
+
+    def _ahead(self, series: NDArray[np.int64], cutoff: Ticks) -> Ragged:
+        """Times within the horizon after each cutoff at which a target was observed."""
+        moments = self.store.moments
+        span = self.store.source.clock.ticks(self.spec.horizon * self.spec.time_unit)
+        at, counts = spans(moments.search(series, cutoff), moments.search(series, cutoff + span))
+        return Ragged(moments.times[at], np.zeros(len(at)), np.concatenate([[0], np.cumsum(counts)]))
+
+    def _thin(self, windows: Windows, rng: np.random.Generator) -> Windows:
+        queries = windows.queries
+        if queries.counts.max(initial=0) <= self.max_queries:
+            return windows
+        order = np.lexsort((rng.random(len(queries)), queries.segment))
+        rank = np.empty(len(queries), np.int64)
+        rank[order] = np.arange(len(queries)) - queries.indptr[queries.segment[order]]
+        left = queries.keep(rank < self.max_queries)
+        return replace(windows, times=left.times, indptr=left.indptr)
+
+    def _hide(self, windows: Windows, rng: np.random.Generator) -> Windows:
+        """Ask a share of the windows for past times too, singly or as one gap, and hide these."""
+        hide = rng.random(len(windows)) < self.impute
+        moments = self.store.moments
+        span = self.store.source.clock.ticks(self.spec.lookback * self.spec.time_unit)
+        stop = moments.search(windows.series, windows.cutoff)
+        start = np.maximum(moments.search(windows.series, windows.cutoff - span), stop - self.max_queries)
+        at, counts = spans(start, np.where(hide, stop, start))
+        window = np.repeat(np.arange(len(windows)), counts)
+        place = (np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts) + 0.5) / counts[window]
+        share, middle = rng.uniform(0.1, 0.5, len(windows)), rng.random(len(windows))
+        singly = rng.random(len(windows)) < 0.5
+        chosen = np.where(
+            singly[window],
+            rng.random(len(at)) < share[window],
+            np.abs(place - middle[window]) < share[window] / 2,
+        )
+        owner = np.concatenate([window[chosen], windows.queries.segment])
+        times = np.concatenate([moments.times[at[chosen]], windows.times])
+        queries = Ragged.from_rows(owner, times, np.zeros(len(times)), len(windows))
+        return replace(windows, times=queries.times, indptr=queries.indptr, hide=hide)
