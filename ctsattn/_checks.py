@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import Parameter
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -120,21 +121,21 @@ def check_ascending(
 
     Args:
         name: What the clock is called.
-        gaps: Differences along the last axis of the clock.
+        gaps: Time before each place `[rows, length]`.
         valid: Where a difference is one between neighbours of the same sequence; None: everywhere.
         source: Index that the user knows each place by; None: the place itself.
     """
     falls = gaps < 0 if valid is None else (gaps < 0) & valid
     if bool(falls.any()):
-        row, after = falls.nonzero()[0].tolist()
-        known_as = after if source is None else int(source[row, after])
+        row, place = falls.nonzero()[0].tolist()
+        before = int(place - 1 if source is None else source[row, place - 1])
         raise ValueError(
             f"`{name}` must not decrease along its last axis, but in row {row} it falls by "
-            f"{-gaps[row, after].item():.6g} after index {known_as}. Sort the observations by time first."
+            f"{-gaps[row, place].item():.6g} after index {before}. Sort the observations by time first."
         )
 
 
 def _is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is an ordinary one on the CPU: not fake, not inside `vmap` or `grad`."""
     ordinary = type(tensor) in (Tensor, Parameter) and tensor.device.type == "cpu"
-    return ordinary and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return ordinary and not is_functorch_wrapped_tensor(tensor)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from ctsattn.ops.continuous.api import continuous_attention
-from ctsattn.ops.continuous.problem import Sink
+from ctsattn.ops.continuous.sink import Sink
 
 __all__ = ["Sink", "continuous_attention"]

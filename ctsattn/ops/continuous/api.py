@@ -16,7 +16,7 @@ from ctsattn._checks import (
     check_rows,
     may_look_at_values,
 )
-from ctsattn.ops.continuous.problem import Sink
+from ctsattn.ops.continuous.sink import Sink
 from ctsattn.ops.continuous.solve import Request, pose, solve
 
 Backend = Literal["reference", "cpu", "triton", "first_order"]
@@ -226,7 +226,9 @@ def _checked_request(
             check_finite("query_times", query_times)
     if cu_seqlens is not None:
         _check_borders(cu_seqlens, keys, queries, device)
-    sink = sink if sink is None or isinstance(sink, Sink) else Sink(*sink)
+    if sink is not None:
+        sink = sink if isinstance(sink, Sink) else Sink(*sink)
+        sink.check()
     return Request(times, query_times, key_mask, is_causal, sink, interval, tail, cu_seqlens)
 
 

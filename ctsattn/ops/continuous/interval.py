@@ -6,30 +6,6 @@ import torch
 from torch import Tensor
 
 from ctsattn.ops.continuous.ends import PartialPiece
-from ctsattn.ops.continuous.problem import Knots, common_clock
-
-
-def elapsed_since_last(
-    knots: Knots, query_times: Tensor, last: Tensor, unit: Tensor, sink_gap: Tensor | None
-) -> Tensor:
-    """Time from the last knot that a query sees to the query, at least 0, in the unit of the gaps.
-
-    Args:
-        knots: Knots without the sink; their times must be known.
-        query_times: `[batch, queries]`.
-        last: Last knot `[batch, queries]`; -1 where no knot but perhaps the sink is seen.
-        unit: Unit of the gaps `[batch, 1]`.
-        sink_gap: Gap of the sink `[batch, 1]` in that unit, if there is a sink.
-
-    Returns:
-        `[batch, queries]`, in the dtype of `unit`.
-    """
-    assert knots.times is not None
-    times, query_times = common_clock(knots.times, query_times)
-    elapsed = (query_times - times.gather(-1, last.clamp(min=0))) / unit
-    if sink_gap is not None:
-        elapsed = elapsed + torch.where(last < 0, sink_gap, 0.0)
-    return elapsed.clamp(min=0)
 
 
 def ends_at_query(

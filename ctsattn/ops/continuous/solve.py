@@ -8,20 +8,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ctsattn._checks import may_look_at_values
+from ctsattn._checks import check_ascending, may_look_at_values
+from ctsattn.ops.continuous.clock import elapsed_since, steps_between, unit_of
 from ctsattn.ops.continuous.ends import PartialPiece, merge_partial, take_knots
-from ctsattn.ops.continuous.interval import elapsed_since_last, ends_at_query, symmetric_ends
-from ctsattn.ops.continuous.problem import (
-    Sink,
-    add_sink,
+from ctsattn.ops.continuous.interval import ends_at_query, symmetric_ends
+from ctsattn.ops.continuous.knots import (
+    Knots,
     first_knots,
-    gaps_between,
     gather_knots,
     index_limits,
-    resolve_gap,
     series_of_tokens,
     time_limit,
 )
+from ctsattn.ops.continuous.sink import Sink, add_sink
 
 Core = Callable[..., tuple[Tensor, Tensor]]
 
@@ -55,6 +54,7 @@ class Problem(NamedTuple):
         offset: As in `reference.core`.
         whole: First and last knot of the whole pieces, where they differ from `first` and `last`.
         partial: Parts of pieces.
+        packed: Whether `first` is not 0 everywhere.
         may_be_flat: Whether a query may see several knots and no time between them.
     """
 
@@ -70,6 +70,7 @@ class Problem(NamedTuple):
     offset: int
     whole: tuple[Tensor, Tensor] | None
     partial: tuple[PartialPiece, ...]
+    packed: bool
     may_be_flat: bool
 
     def with_values(self, v: Tensor) -> Problem:
@@ -81,23 +82,19 @@ def pose(q: Tensor, k: Tensor, v: Tensor, request: Request, scale: float) -> Pro
     """Bring a request to the canonical problem."""
     queries, cu_seqlens, sink = q.shape[2], request.cu_seqlens, request.sink
     knots = gather_knots(k, v, request.times, request.key_mask, cu_seqlens)
-    gaps, unit = gaps_between(knots, torch.float64 if q.dtype == torch.float64 else torch.float32)
     by_time = request.query_times is not None and (request.is_causal or request.tail == "cut")
     first, last, final = index_limits(knots, queries, request.is_causal and not by_time, cu_seqlens)
-    if by_time:
-        last = time_limit(knots, request.query_times, final)
-    sink_gap = None if sink is None else resolve_gap(sink, gaps, unit, knots)
-    elapsed = None
-    if request.query_times is not None and request.tail != "observed":
-        elapsed = elapsed_since_last(knots, request.query_times, last, unit, sink_gap).to(gaps.dtype)
+    if by_time and knots.times is not None and request.query_times is not None:
+        last = time_limit(knots.times, request.query_times, final)
+    gaps, sink_gap, elapsed = _lengths(request, knots, last, torch.promote_types(q.dtype, torch.float32))
     k, v = knots.k, knots.v
     if sink is not None and sink_gap is not None:
         starts = None if cu_seqlens is None else first_knots(knots, cu_seqlens)
         k, v, gaps = add_sink(sink, sink_gap, knots, gaps, starts)
-        sinks = 0 if cu_seqlens is None else series_of_tokens(cu_seqlens, queries)  # sinks before the own one
+        sinks = 0 if cu_seqlens is None else series_of_tokens(cu_seqlens, queries)  # before the own one
         first, last, final = first + sinks, last + sinks + 1, final + sinks + 1
     whole, partial = _ends(request, gaps, first, last, final, elapsed)
-    simple = request.key_mask is None and cu_seqlens is None and not by_time and whole is None
+    simple = knots.before is None and cu_seqlens is None and not by_time and whole is None
     return Problem(
         q,
         k,
@@ -111,8 +108,33 @@ def pose(q: Tensor, k: Tensor, v: Tensor, request: Request, scale: float) -> Pro
         offset=0 if sink is None else 1,
         whole=whole,
         partial=partial,
+        packed=cu_seqlens is not None,
         may_be_flat=_may_be_flat(request),
     )
+
+
+def _lengths(
+    request: Request, knots: Knots, last: Tensor, wide: torch.dtype
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gaps before the knots, gap of the sink, and time since the last knot, in one unit for each row."""
+    batch, _, length, _ = knots.k.shape
+    piece = knots.piece_before()
+    if knots.times is None:
+        gaps = torch.ones((batch, length), dtype=wide, device=knots.k.device)
+        gaps = gaps.masked_fill(torch.arange(length, device=gaps.device) == 0, 0.0)
+    else:
+        gaps = steps_between(knots.times, wide)
+        if may_look_at_values(knots.times, piece):
+            check_ascending("times", gaps.detach(), piece, knots.source)
+    gaps = gaps if piece is None else torch.where(piece, gaps, 0.0)
+    sink_gap = None if request.sink is None else request.sink.gap_of(knots, gaps)
+    elapsed = None
+    if knots.times is not None and request.query_times is not None and request.tail != "observed":
+        elapsed = elapsed_since(knots.times, last, request.query_times, sink_gap)
+    unit = unit_of(gaps if sink_gap is None else torch.cat([sink_gap, gaps], dim=-1))
+    gaps, sink_gap, elapsed = (None if x is None else (x / unit).to(wide) for x in (gaps, sink_gap, elapsed))
+    assert gaps is not None
+    return gaps, sink_gap, elapsed
 
 
 def _ends(
@@ -132,8 +154,7 @@ def _may_be_flat(request: Request) -> bool:
     """Whether a query may see several knots with no time to integrate over between them."""
     if request.interval == "symmetric":
         return True
-    has_gap = request.sink is not None and isinstance(request.sink.gap, int | float) and request.sink.gap > 0
-    return request.times is not None and not has_gap
+    return request.times is not None and not (request.sink is not None and request.sink.surely_has_length)
 
 
 def solve(problem: Problem, core: Core) -> Tensor:
@@ -170,7 +191,7 @@ def _fill_empty(problem: Problem, core: Core, out: Tensor, empty: Tensor) -> Ten
         some_last = torch.where(several[:, 0], last, -1)
         flat, _ = core(q, k, v, torch.ones_like(problem.gaps), first, some_last, problem.scale)
         out = torch.where(several[..., None], flat.to(out.dtype), out)
-    only = take_knots(v, first, q.shape[1], out.dtype)
+    only = take_knots(v, first if problem.packed else first[:, :1], q.shape[1], out.dtype)
     return torch.where(one[..., None], only, out)
 
 

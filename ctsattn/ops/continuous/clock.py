@@ -1,0 +1,66 @@
+"""From times to gaps.
+
+Times are differenced in their own dtype, int64 or floating, and brought to a unit of the row before they are
+narrowed: neither a far origin nor a small unit costs digits. The unit is a power of two, so that dividing by
+it is exact, and it comes from the first gap that is not 0, so that a query depends on no later time, to the
+bit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+
+def steps_between(times: Tensor, wide: torch.dtype) -> Tensor:
+    """Time before each knot `[batch, knots]`, 0 before the first, in the clock's dtype if it is floating."""
+    steps = pad(times.diff(dim=-1), (1, 0))[:, : times.shape[-1]]
+    return steps if steps.is_floating_point() else steps.to(wide)
+
+
+def unit_of(gaps: Tensor) -> Tensor:
+    """A power of two near the first gap that is not 0, or 1: `[batch, 1]`, without gradient."""
+    if gaps.shape[-1] == 0:
+        return gaps.new_ones((gaps.shape[0], 1))
+    gaps = gaps.detach()
+    first = (gaps > 0).byte().argmax(dim=-1, keepdim=True)
+    gap = gaps.gather(-1, first)
+    mantissa, _ = torch.frexp(torch.where(gap > 0, gap, 1.0))
+    return torch.where(gap > 0, gap / mantissa, 1.0)
+
+
+def median_gap(gaps: Tensor, is_piece: Tensor | None) -> Tensor:
+    """Lower median of the lengths of a row's pieces `[batch, 1]`, 1 where there is none."""
+    if is_piece is None:
+        is_piece = (torch.arange(gaps.shape[-1], device=gaps.device) > 0).expand_as(gaps)
+    if gaps.shape[-1] == 0:
+        return gaps.new_ones((gaps.shape[0], 1))
+    median = gaps.masked_fill(~is_piece, torch.nan).nanmedian(dim=-1, keepdim=True).values
+    return torch.where(median.isnan(), 1.0, median)
+
+
+def common_clock(times: Tensor, query_times: Tensor) -> tuple[Tensor, Tensor]:
+    """Both clocks in one dtype: the wider of two floating ones, float64 if one counts in integers."""
+    if times.dtype == query_times.dtype:
+        return times, query_times
+    return times.double(), query_times.double()
+
+
+def elapsed_since(times: Tensor, last: Tensor, query_times: Tensor, sink_gap: Tensor | None) -> Tensor:
+    """Time from the last knot that a query sees to the query, at least 0.
+
+    Args:
+        times: Times of the knots, without the sink, `[batch, knots]`.
+        last: Last knot `[batch, queries]`; -1 where no knot but perhaps the sink is seen.
+        query_times: `[batch, queries]`.
+        sink_gap: Gap of the sink `[batch, 1]`, if there is a sink.
+
+    Returns:
+        `[batch, queries]`, in the dtype of the common clock, floating if there is a sink.
+    """
+    times, query_times = common_clock(times, query_times)
+    elapsed = query_times - times.gather(-1, last.clamp(min=0))
+    if sink_gap is not None:
+        elapsed = elapsed + torch.where(last < 0, sink_gap, 0.0)
+    return elapsed.clamp(min=0)

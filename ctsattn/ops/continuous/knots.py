@@ -1,0 +1,120 @@
+"""From tokens to knots: masked tokens drop out, and what a query sees becomes a first and a last knot."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ctsattn._checks import may_look_at_values
+from ctsattn.ops.continuous.clock import common_clock
+
+
+class Knots(NamedTuple):
+    """Keys and values at knots, without the sink.
+
+    Attributes:
+        k: `[batch, kv_heads, knots, head_dim]`; the knots of a row stand first, what follows them is padding.
+        v: `[batch, kv_heads, knots, value_dim]`.
+        times: `[batch, knots]`; padding repeats the last time. None: the gaps are all 1.
+        before: `[batch, tokens + 1]`, how many knots come from the tokens before each token; None: all of
+            them.
+        series: `[batch, knots]`, the number of the packed series that a knot belongs to, for padding one more
+            than the last; None: there is one series.
+        source: `[batch, knots]`, the token that a knot comes from; None: knot i comes from token i.
+    """
+
+    k: Tensor
+    v: Tensor
+    times: Tensor | None
+    before: Tensor | None
+    series: Tensor | None
+    source: Tensor | None
+
+    def piece_before(self) -> Tensor | None:
+        """Whether a piece ends at each knot `[batch, knots]`; None: at all but the first."""
+        if self.before is None and self.series is None:
+            return None
+        place = torch.arange(self.k.shape[2], device=self.k.device)
+        piece = (place > 0).expand(self.k.shape[0], -1)
+        if self.before is not None:
+            piece = piece & (place < self.before[:, -1:])
+        if self.series is not None:
+            piece = piece & pad(self.series.diff(dim=-1) == 0, (1, 0))[:, : len(place)]
+        return piece
+
+
+def gather_knots(
+    k: Tensor, v: Tensor, times: Tensor | None, mask: Tensor | None, cu_seqlens: Tensor | None
+) -> Knots:
+    """Drop the masked tokens: the knots of a row move to its front, in order."""
+    batch, _, tokens, _ = k.shape
+    series = None if cu_seqlens is None else series_of_tokens(cu_seqlens, tokens).expand(batch, tokens)
+    look = mask is not None and may_look_at_values(mask)
+    if mask is None or (look and bool(mask.all())):
+        return Knots(k, v, times, None, series, None)
+    before = pad(mask.long().cumsum(dim=-1), (1, 0))
+    lengths = before[:, -1:]
+    place = torch.arange(tokens, device=k.device)
+    order = torch.argsort((~mask).byte(), dim=-1, stable=True)
+    source = order.gather(-1, torch.minimum(place, (lengths - 1).clamp(min=0)))
+    # What stands in a masked place may be anything, NaN included.
+    k, v = (x.masked_fill(~mask[:, None, :, None], 0.0) for x in (k, v))
+    if not (look and bool((mask[:, 1:] <= mask[:, :-1]).all())):  # else all padding is on the right already
+        k, v = (torch.take_along_dim(x, source[:, None, :, None], dim=2) for x in (k, v))
+    if times is not None:
+        times = times.masked_fill(~mask, 0).gather(-1, source)
+    if series is not None and cu_seqlens is not None:
+        series = torch.where(place < lengths, series.gather(-1, source), len(cu_seqlens) - 1)
+    return Knots(k, v, times, before, series, source)
+
+
+def series_of_tokens(cu_seqlens: Tensor, tokens: int) -> Tensor:
+    """Number of the packed series that each token belongs to `[tokens]`."""
+    token = torch.arange(tokens, device=cu_seqlens.device)
+    return torch.searchsorted(cu_seqlens[1:-1].long().contiguous(), token, right=True)
+
+
+def first_knots(knots: Knots, cu_seqlens: Tensor) -> Tensor:
+    """First knot of each packed series `[batch, series]`."""
+    starts = cu_seqlens[:-1].long()
+    return starts.expand(knots.k.shape[0], -1) if knots.before is None else knots.before[:, starts]
+
+
+def index_limits(
+    knots: Knots, queries: int, is_causal: bool, cu_seqlens: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """First knot, last knot, and last knot of the series, for queries that sit at tokens or see everything.
+
+    Args:
+        knots: Knots of the rows.
+        queries: Number of queries.
+        is_causal: Whether query i sees the tokens up to i only.
+        cu_seqlens: Borders of packed series; query i then belongs to the series of token i.
+
+    Returns:
+        Three int64 tensors `[batch, queries]`.
+    """
+    batch, _, length, _ = knots.k.shape
+    device = knots.k.device
+    before = knots.before
+    if before is None:
+        before = torch.arange(length + 1, device=device).expand(batch, -1)
+    token = torch.arange(queries, device=device).clamp(max=max(length - 1, 0))
+    if cu_seqlens is None:
+        first = torch.zeros((batch, queries), dtype=torch.long, device=device)
+        final = (before[:, -1:] - 1).expand(batch, queries)
+    else:
+        borders, series = before[:, cu_seqlens.long()], series_of_tokens(cu_seqlens, queries)
+        first, final = borders[:, series], borders[:, series + 1] - 1
+    last = before[:, 1:][:, token] - 1 if is_causal and length > 0 else final
+    return first, last, final
+
+
+def time_limit(times: Tensor, query_times: Tensor, final: Tensor) -> Tensor:
+    """Last knot at or before each query's time, -1 if there is none: `[batch, queries]` int64."""
+    times, query_times = common_clock(times.detach(), query_times.detach())
+    seen = torch.searchsorted(times.contiguous(), query_times.contiguous(), right=True)
+    return torch.minimum(seen - 1, final)
