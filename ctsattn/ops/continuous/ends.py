@@ -60,7 +60,8 @@ def merge_partial(
     peak = torch.maximum(lse, highest).detach()
     peak = torch.where(peak == -torch.inf, 0.0, peak)
     so_far = (lse - peak).exp()
-    at_begin, at_end = piece_weights(*((a - peak).clamp(max=MAX_EXPONENT) for a in (a0, a1)), gap)
+    a0, a1 = ((a - peak).clamp(max=MAX_EXPONENT) for a in (a0, a1))
+    at_begin, at_end = piece_weights(a0, a1, gap)
     total = so_far + at_begin + at_end
     some = total > 0
     divisor = torch.where(some, total, 1.0)

@@ -33,21 +33,17 @@ class Sink(NamedTuple):
         """Raise a `ValueError` if a part is a word that means nothing or the gap is no length."""
         for name, given in (("key", self.key), ("value", self.value)):
             if isinstance(given, str) and given != "first":
-                raise ValueError(
-                    f'The sink\'s `{name}` must be a tensor, a number or "first", not {given!r}.'
-                )
+                raise ValueError(f'`sink.{name}` must be a tensor, a number or "first", not {given!r}.')
         if isinstance(self.gap, str):
             if self.gap != "median":
-                raise ValueError(
-                    f'The sink\'s `gap` must be a number, a tensor or "median", not {self.gap!r}.'
-                )
+                raise ValueError(f'`sink.gap` must be a number, a tensor or "median", not {self.gap!r}.')
         elif not isinstance(self.gap, Tensor):
             if not 0 <= self.gap < float("inf"):
-                raise ValueError(f"The sink's `gap` must be finite and not negative, but it is {self.gap}.")
+                raise ValueError(f"`sink.gap` must be finite and not negative, but it is {self.gap}.")
         elif may_look_at_values(self.gap):
             check_finite("sink.gap", self.gap)
             if bool((self.gap < 0).any()):
-                raise ValueError(f"The sink's `gap` must not be negative, but it is {self.gap.min().item()}.")
+                raise ValueError(f"`sink.gap` must not be negative, but it is {self.gap.min().item()}.")
 
     @property
     def surely_has_length(self) -> bool:
