@@ -40,7 +40,7 @@ lint: $(STAMP) ## format check, lint, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(STAMP) ## apply the format and the safe fixes
 	$(BIN)/ruff check --fix .
