@@ -98,7 +98,8 @@ def load(name: str, *, cache: str | Path | None = None, clean: bool = False, **o
     frame = dataset.load(_paths(dataset, cache), **options)
     if dataset.rows is not None and len(frame) != dataset.rows:
         warnings.warn(
-            f"`{name}` should have {dataset.rows} rows, but the file read has {len(frame)}: it is another version.",
+            f"`{name}` should have {dataset.rows} rows, but the file read has {len(frame)}: it is "
+            "another version.",
             stacklevel=2,
         )
     if clean:

@@ -49,15 +49,19 @@ CARDS = {
     "activity": Dataset(
         name="activity",
         title="Positions of four tags on five people who walk, fall, lie, sit and stand up",
-        origin="Jozef Stefan Institute; https://archive.ics.uci.edu/dataset/196/localization+data+for+person+activity",
+        origin="Jozef Stefan Institute; "
+        "https://archive.ics.uci.edu/dataset/196/localization+data+for+person+activity",
         license="CC BY 4.0",
-        citation='Kaluza et al., "An Agent-Based Approach to Care in Independent Living", Ambient Intelligence (2010)',
+        citation='Kaluza et al., "An Agent-Based Approach to Care in Independent Living", Ambient '
+        "Intelligence (2010)",
         sampling="irregular: milliseconds, one tag at a time",
         regular=False,
         split=SeriesSplit(seed=42),
         horizons=("1000ms",),
-        metric="MSE and MAE of values scaled to [0, 1] by the extremes of training and validation, 3000 ms observed "
-        "and 1000 ms asked, windows every 1000 ms: the mean over variables of the mean over observations (t-PatchGNN)",
+        metric="MSE and MAE of values scaled to [0, 1] by the extremes of training and validation, 3000 "
+        "ms observed "
+        "and 1000 ms asked, windows every 1000 ms: the mean over variables of the mean over observations "
+        "(t-PatchGNN)",
         read=read_activity,
         sources=(
             Source(

@@ -15,7 +15,7 @@ _BASE = "https://raw.githubusercontent.com/cesium-ml/cesium-data/main/asas_train
 
 
 def read_asas(curves: Path, classes: Path) -> pd.DataFrame:
-    """Read the light curves as a long frame: `y` in magnitudes, its error in `err`, and the `class` of the star.
+    """Read the light curves as a long frame: `y` in magnitudes, its error `err`, and the `class` of the star.
 
     Args:
         curves: The folder of files `<star>.dat` with lines `time,magnitude,error`; or one Parquet table
@@ -51,7 +51,8 @@ CARDS = {
         title="Light curves of 810 variable stars of 28 classes",
         origin="All Sky Automated Survey; https://github.com/cesium-ml/cesium-data",
         license="not stated",
-        citation='Richards et al., "Construction of a Calibrated Probabilistic Classification Catalog: Application to '
+        citation='Richards et al., "Construction of a Calibrated Probabilistic Classification Catalog: '
+        "Application to "
         '50k Variable Sources in the All-Sky Automated Survey", ApJS 203 (2012)',
         sampling="irregular: nights, from a minute to three years apart",
         regular=False,

@@ -254,13 +254,15 @@ class _M4Frequency:
             title=f"M4 competition, {frequency} series",
             origin="Makridakis et al.; https://github.com/Mcompetitions/M4-methods",
             license="not stated (start times: CC BY 4.0, Monash archive)",
-            citation='Makridakis et al., "The M4 Competition: 100,000 Time Series and 61 Forecasting Methods", '
+            citation='Makridakis et al., "The M4 Competition: 100,000 Time Series and 61 Forecasting '
+            'Methods", '
             f"International Journal of Forecasting 36 (2020); {_ARCHIVE}",
             sampling=frequency,
             regular=True,
             split=LastSteps(self.horizon),
             horizons=(self.horizon,),
-            metric="sMAPE, MASE and OWA as in the competition: means over all series first, then the ratio to Naive2",
+            metric="sMAPE, MASE and OWA as in the competition: means over all series first, then the "
+            "ratio to Naive2",
             read=read_m4,
             sources=(
                 Source(
@@ -281,7 +283,8 @@ class _M4Frequency:
             rows=self.rows,
             series=self.series,
             season=self.season,
-            notes="Of the file of the Monash archive only the start times are used; its series T1 is the first here.",
+            notes="Of the file of the Monash archive only the start times are used; its series T1 is the "
+            "first here.",
         )
 
 
@@ -358,7 +361,8 @@ def read_m4(train: Path, test: Path, starts: Path) -> pd.DataFrame:
     begins = _starts(starts)
     if list(past.index) != list(future.index) or len(begins) != len(past):
         raise ValueError(
-            f"{train.name} has {len(past)} series, {test.name} {len(future)} and {starts.name} {len(begins)}: "
+            f"{train.name} has {len(past)} series, {test.name} {len(future)} and {starts.name} "
+            f"{len(begins)}: "
             "they are not of one frequency, or not in the same order."
         )
     joined = np.concatenate([past.to_numpy(np.float64), future.to_numpy(np.float64)], axis=1)

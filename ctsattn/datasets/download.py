@@ -144,7 +144,8 @@ def _transfer(url: str, part: Path) -> None:
             expected = int(answer.headers.get("Content-Length", -1))
     except requests.RequestException as error:
         raise ConnectionError(
-            f"Could not fetch {url}: {error}. Put the file into a folder and name that in CTSATTN_DATA instead."
+            f"Could not fetch {url}: {error}. Put the file into a folder and name that in CTSATTN_DATA "
+            "instead."
         ) from error
     got = part.stat().st_size - (have if resumed else 0)
     if expected not in (-1, got):
@@ -169,7 +170,8 @@ def verify(path: Path, expected: str | None) -> None:
     found = checksum(path, expected.split(":")[0])
     if found != expected:
         raise ValueError(
-            f"{path.name.removesuffix('.part')} has {found}, but {expected} was expected: the file is damaged or "
+            f"{path.name.removesuffix('.part')} has {found}, but {expected} was expected: the file is "
+            "damaged or "
             "was changed by its publisher. It was removed; call again to fetch it anew."
         )
 

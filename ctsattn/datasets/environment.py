@@ -104,7 +104,8 @@ CARDS = {
         title="Groundwater heads in 18 wells in the Netherlands, 1955 to 2020",
         origin="TNO, Dinoloket; https://github.com/pastas/pastas-data",
         license="GPL-3 (repository)",
-        citation='van der Spek and Bakker, "The influence of the length of the calibration period and observation '
+        citation='van der Spek and Bakker, "The influence of the length of the calibration period and '
+        "observation "
         'frequency on predictive uncertainty in time series modeling of groundwater dynamics", WRR 53 (2017)',
         sampling="irregular: about twice a month, later daily, each well on its own days",
         regular=False,
@@ -128,7 +129,8 @@ CARDS = {
         title="Carbon dioxide in flasks of air from Mauna Loa since 1969",
         origin="NOAA Global Monitoring Laboratory; https://gml.noaa.gov/data/dataset.php?item=mlo-co2-flask",
         license="CC0 1.0",
-        citation="Lan et al., Atmospheric Carbon Dioxide Dry Air Mole Fractions from the NOAA GML Carbon Cycle "
+        citation="Lan et al., Atmospheric Carbon Dioxide Dry Air Mole Fractions from the NOAA GML Carbon "
+        "Cycle "
         "Cooperative Global Air Sampling Network; https://doi.org/10.15138/wkgj-f215",
         sampling="irregular: about weekly, to the minute",
         regular=False,
@@ -153,7 +155,8 @@ CARDS = {
         title="Nitrate, ammonia, phosphorus and phosphate in water samples of four rivers",
         origin="US Geological Survey; https://github.com/DOI-USGS/EGRET",
         license="CC0 1.0",
-        citation='Hirsch and De Cicco, "User guide to Exploration and Graphics for RivEr Trends (EGRET)", USGS (2015)',
+        citation='Hirsch and De Cicco, "User guide to Exploration and Graphics for RivEr Trends '
+        '(EGRET)", USGS (2015)',
         sampling="irregular: 1 to 119 days apart",
         regular=False,
         split=TimeSplit(),

@@ -18,7 +18,8 @@ _ETT = "https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small/"
 _TSLIB = "https://huggingface.co/datasets/thuml/Time-Series-Library/resolve/main/"
 _LSTNET = "https://raw.githubusercontent.com/laiguokun/multivariate-time-series-data/master/"
 _METRIC = (
-    "MSE and MAE on values standardised with the mean and deviation of the training rows: the plain mean over "
+    "MSE and MAE on values standardised with the mean and deviation of the training rows: the plain mean "
+    "over "
     "windows, steps and channels, every window counted once"
 )
 
@@ -134,7 +135,8 @@ def _ett(name: str, station: int, sha256: str, per_hour: int) -> _Facts:
         title=f"Electricity transformer temperature, station {station}: six loads and the oil temperature",
         origin="State Grid Corporation of China, by Zhou et al.; https://github.com/zhouhaoyi/ETDataset",
         license="CC BY-ND 4.0 (pass on unmodified only)",
-        citation='Zhou et al., "Informer: Beyond Efficient Transformer for Long Sequence Time-Series Forecasting", '
+        citation='Zhou et al., "Informer: Beyond Efficient Transformer for Long Sequence Time-Series '
+        'Forecasting", '
         "AAAI (2021)",
         sampling="hourly" if per_hour == 1 else "every 15 minutes",
         split=RowSplit(12 * month, 4 * month, 4 * month),
@@ -175,7 +177,8 @@ _FACTS: dict[str, _Facts] = {
     ),
     "ili": _Facts(
         title="Influenza-like illness in the United States: shares and counts of patients",
-        origin="US Centers for Disease Control and Prevention; https://gis.cdc.gov/grasp/fluview/fluportaldashboard.html",
+        origin="US Centers for Disease Control and Prevention; "
+        "https://gis.cdc.gov/grasp/fluview/fluportaldashboard.html",
         license="not stated (US government work)",
         citation=_WU,
         sampling="weekly",
@@ -207,8 +210,10 @@ _FACTS: dict[str, _Facts] = {
         ),
         repeated=1,
         sentinels=(("wv (m/s)", -9999.0), ("max. wv (m/s)", -9999.0), ("OT", -9999.0)),
-        notes="The row of 2020-05-12 06:00 stands twice in the file and once in the long frame; 100 minutes are "
-        "missing on 2020-05-29. Published numbers take both rows, and the sentinels as if they were measured.",
+        notes="The row of 2020-05-12 06:00 stands twice in the file and once in the long frame; 100 "
+        "minutes are "
+        "missing on 2020-05-29. Published numbers take both rows, and the sentinels as if they were "
+        "measured.",
     ),
     "ecl": _Facts(
         title="Electricity consumption of 321 clients in Portugal",
@@ -227,12 +232,14 @@ _FACTS: dict[str, _Facts] = {
             "sha256:7e45845d54c5219bad0ae6bc1b5316cf8ff9cead5d33fa998a5a51c2e4a497ad",
         ),
         clock=Clock("2012-01-01", 3600),
-        notes="Autoformer's copy, which is downloaded, carries made-up dates from 2016-07-01 on; the measurements "
+        notes="Autoformer's copy, which is downloaded, carries made-up dates from 2016-07-01 on; the "
+        "measurements "
         "are of 2012 to 2014. A bare `electricity.txt` of Lai et al. is dated from 2012-01-01.",
     ),
     "traffic": _Facts(
         title="Road occupancy at 862 sensors in the San Francisco Bay area",
-        origin="California Department of Transportation (PeMS), collected by Lai et al.; https://pems.dot.ca.gov",
+        origin="California Department of Transportation (PeMS), collected by Lai et al.; "
+        "https://pems.dot.ca.gov",
         license="not stated",
         citation=_LAI,
         sampling="hourly",
@@ -246,7 +253,8 @@ _FACTS: dict[str, _Facts] = {
             "sha256:cb06463d56fa17d87f47027cd9389ceae82a69eddee51cdb61480e120dab0b16",
         ),
         clock=Clock("2015-01-01", 3600),
-        notes="Autoformer's copy, which is downloaded, carries made-up dates from 2016-07-01 on; the measurements "
+        notes="Autoformer's copy, which is downloaded, carries made-up dates from 2016-07-01 on; the "
+        "measurements "
         "are of 2015 and 2016. A bare `traffic.txt` of Lai et al. is dated from 2015-01-01.",
     ),
     "solar": _Facts(

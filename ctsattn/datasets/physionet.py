@@ -1,4 +1,4 @@
-"""PhysioNet Challenge 2012: two days of intensive care, 12,000 records, 41 variables, each at its own times."""
+"""PhysioNet Challenge 2012: two days of intensive care, 12,000 records of 41 variables."""
 
 from __future__ import annotations
 
@@ -94,15 +94,18 @@ CARDS = {
     "physionet2012": Dataset(
         name="physionet2012",
         title="Intensive care: the first 48 hours of 12,000 stays",
-        origin="PhysioNet / Computing in Cardiology Challenge 2012; https://physionet.org/content/challenge-2012/1.0.0/",
+        origin="PhysioNet / Computing in Cardiology Challenge 2012; "
+        "https://physionet.org/content/challenge-2012/1.0.0/",
         license="Open Data Commons Attribution License 1.0",
-        citation='Silva et al., "Predicting In-Hospital Mortality of ICU Patients: The PhysioNet/Computing in '
+        citation='Silva et al., "Predicting In-Hospital Mortality of ICU Patients: The '
+        "PhysioNet/Computing in "
         'Cardiology Challenge 2012", Computing in Cardiology 39 (2012)',
         sampling="irregular: to the minute, each variable at its own times",
         regular=False,
         split=SeriesSplit(seed=42),
         horizons=("24h",),
-        metric="MSE and MAE of values scaled to [0, 1] by the extremes of training and validation, observed until "
+        metric="MSE and MAE of values scaled to [0, 1] by the extremes of training and validation, "
+        "observed until "
         "24 h, asked from 24 h to 48 h: the mean over variables of the mean over observations (t-PatchGNN)",
         read=read_physionet,
         sources=(
@@ -114,7 +117,9 @@ CARDS = {
         series=12000,
         variables=VARIABLES,
         sentinels={"Height": -1.0, "Weight": -1.0, "Gender": -1.0},
-        notes="The published code takes the records in the order in which a disk lists them before it draws the "
-        "split; here they are in order of their number, set a first. Published numbers take -1 as if measured.",
+        notes="The published code takes the records in the order in which a disk lists them before it "
+        "draws the "
+        "split; here they are in order of their number, set a first. Published numbers take -1 as if "
+        "measured.",
     )
 }

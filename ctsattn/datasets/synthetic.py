@@ -132,7 +132,7 @@ def _sines(rng: np.random.Generator, span: float) -> Path:
 
 
 def _ornstein_uhlenbeck(rng: np.random.Generator, span: float) -> Path:
-    """Ornstein-Uhlenbeck process with rate 0.1 and stationary deviation 1: exact on a fine grid, straight between."""
+    """Ornstein-Uhlenbeck process: its law is exact on a fine grid, and between it the path is straight."""
     grid = np.linspace(0.0, span, _FINE + 1)
     decay, spread = ou_law(np.ones(1), np.full(1, grid[1]), OU_RATE, OU_DEVIATION)
     shocks = rng.standard_normal(_FINE + 1)
@@ -166,7 +166,7 @@ def _solve(rate: Rate, start: np.ndarray, span: float) -> Path:
 
 
 def _lorenz(rng: np.random.Generator, span: float) -> Path:
-    """Lorenz's system of 1963 with its usual parameters, begun on the attractor; `span` is in its own time."""
+    """Lorenz's system of 1963 with its usual parameters, begun on the attractor."""
 
     def rate(_: float, state: np.ndarray) -> list[float]:
         x, y, z = state.tolist()
@@ -266,7 +266,8 @@ def _card(name: str, family: Family) -> Dataset:
         origin="Made by ctsattn.datasets.synthetic; no file is read.",
         license="Apache-2.0",
         citation=_PHYSIOME if physiome else "none",
-        sampling=f"irregular: {family.observations} random times in {family.span:g}, {family.keep:.0%} of the cells",
+        sampling=f"irregular: {family.observations} random times in {family.span:g}, {family.keep:.0%} "
+        "of the cells",
         regular=False,
         split=split,
         horizons=(family.span / 2,) if physiome else (family.span / 5,),
@@ -275,7 +276,8 @@ def _card(name: str, family: Family) -> Dataset:
         rows=None,
         series=50,
         variables=family.variables if len(family.variables) > 1 else (),
-        notes="Options of load: series, observations, span, noise, keep, seed. The column `truth` has no noise.",
+        notes="Options of load: series, observations, span, noise, keep, seed. The column `truth` has no "
+        "noise.",
     )
 
 

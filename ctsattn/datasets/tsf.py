@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import pandas as pd
@@ -78,7 +78,7 @@ class Tsf:
         return [clock(s, frequency, len(v)) for s, v in zip(starts, self.values, strict=True)]
 
 
-def clock(start: pd.Timestamp | np.datetime64, frequency: str, length: int) -> np.ndarray:
+def clock(start: Any, frequency: str, length: int) -> np.ndarray:
     """Count `length` steps of a TSF frequency from `start`, as `datetime64[s]`.
 
     Months, quarters and years are those of the calendar; a day of the month that a month lacks
@@ -152,7 +152,8 @@ def _read_header(file: TextIO, tsf: Tsf, path: Path) -> int:
             tsf.header[key[1:]] = " ".join(rest)
         else:
             raise ValueError(
-                f"{path.name}, line {number}: expected `@attribute name string|numeric|date` or `@key value`, "
+                f"{path.name}, line {number}: expected `@attribute name string|numeric|date` or `@key "
+                "value`, "
                 f"found `{line.strip()[:60]}`."
             )
     raise ValueError(f"{path.name} has no line `@data`, so it is not a TSF file.")

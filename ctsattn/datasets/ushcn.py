@@ -43,13 +43,15 @@ CARDS = {
         origin="NOAA and CDIAC (US Historical Climatology Network), thinned by De Brouwer et al.; "
         "https://github.com/edebrouwer/gru_ode_bayes",
         license="not stated (US government work; repository: MIT)",
-        citation='Menne et al., "Long-Term Daily and Monthly Climate Records from Stations Across the Contiguous '
+        citation='Menne et al., "Long-Term Daily and Monthly Climate Records from Stations Across the '
+        "Contiguous "
         'United States", CDIAC (2015); De Brouwer et al., "GRU-ODE-Bayes", NeurIPS (2019)',
         sampling="irregular: about 60 days in four years, each variable on its own days",
         regular=False,
         split=SeriesSplit(seed=42),
         horizons=("1 month",),
-        metric="MSE and MAE of the standardised values, 24 months observed and 1 asked, windows every month: the "
+        metric="MSE and MAE of the standardised values, 24 months observed and 1 asked, windows every "
+        "month: the "
         "mean over variables of the mean over observations (t-PatchGNN)",
         read=read_ushcn,
         sources=(
