@@ -76,7 +76,8 @@ def check_rows(name: str, tensor: Tensor, batch: int, length: int, device: torch
     Raises:
         ValueError: Another shape, or another device than `device`.
     """
-    if list(tensor.shape) not in ([length], [batch, length], [1, length]):
+    fits = tensor.dim() in (1, 2) and tensor.shape[-1] == length
+    if not fits or (tensor.dim() == 2 and tensor.shape[0] != batch and tensor.shape[0] != 1):
         raise ValueError(
             f"`{name}` must have the shape [{batch}, {length}] or [{length}], but its shape is "
             f"{list(tensor.shape)}."

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ctsattn.ops.continuous.knots import take_rows
 from ctsattn.ops.continuous.reference import MAX_EXPONENT, piece_weights
 
 
@@ -72,5 +73,5 @@ def merge_partial(
 
 def take_knots(x: Tensor, index: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
     """Rows of `x` `[batch, kv_heads, knots, width]` at `index` `[batch, queries]`, for every query head."""
-    taken = torch.take_along_dim(x, index.long().clamp(0, x.shape[2] - 1)[:, None, :, None], dim=2)
+    taken = take_rows(x, index.long().clamp(0, x.shape[2] - 1))
     return taken.to(dtype).repeat_interleave(heads // x.shape[1], dim=1)

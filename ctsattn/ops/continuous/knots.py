@@ -63,12 +63,17 @@ def gather_knots(
     # What stands in a masked place may be anything, NaN included.
     k, v = (x.masked_fill(~mask[:, None, :, None], 0.0) for x in (k, v))
     if not (look and bool((mask[:, 1:] <= mask[:, :-1]).all())):  # else all padding is on the right already
-        k, v = (torch.take_along_dim(x, source[:, None, :, None], dim=2) for x in (k, v))
+        k, v = (take_rows(x, source) for x in (k, v))
     if times is not None:
         times = times.masked_fill(~mask, 0).gather(-1, source)
     if series is not None and cu_seqlens is not None:
         series = torch.where(place < lengths, series.gather(-1, source), len(cu_seqlens) - 1)
     return Knots(k, v, times, before, series, source)
+
+
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
+    """Rows of `x` `[batch, heads, length, width]` at `index` `[batch, rows]`, for every head."""
+    return x.gather(2, index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
 
 
 def series_of_tokens(cu_seqlens: Tensor, tokens: int) -> Tensor:

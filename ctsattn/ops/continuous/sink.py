@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from ctsattn._checks import check_finite, may_look_at_values
 from ctsattn.ops.continuous.clock import median_gap
-from ctsattn.ops.continuous.knots import Knots
+from ctsattn.ops.continuous.knots import Knots, take_rows
 
 
 class Sink(NamedTuple):
@@ -82,7 +82,7 @@ def add_sink(
     gaps = pad(torch.where(begins, gap, gaps), (series, 0))
     number, place = (torch.arange(n, device=gaps.device) for n in (series, knots.k.shape[2]))
     order = torch.cat([starts + number, place + knots.series + 1], dim=1).argsort(dim=-1)
-    k, v = (torch.take_along_dim(x, order[:, None, :, None], dim=2) for x in (k, v))
+    k, v = (take_rows(x, order) for x in (k, v))
     return k, v, gaps.gather(-1, order)
 
 
@@ -92,7 +92,7 @@ def _token(given: Tensor | float | str, like: Tensor, starts: Tensor | None) -> 
     if isinstance(given, str):
         if starts is None:
             return like[:, :, :1]
-        return torch.take_along_dim(like, starts.clamp(max=length - 1)[:, None, :, None], dim=2)
+        return take_rows(like, starts.clamp(max=length - 1))
     token = given.to(like.dtype) if isinstance(given, Tensor) else like.new_full((), float(given))
     if token.dim() == 4:
         token = token.squeeze(2)
