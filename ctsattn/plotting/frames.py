@@ -71,11 +71,11 @@ def cells(frame: pd.DataFrame, columns: Columns) -> dict[tuple[Any, str], pd.Dat
     found: dict[tuple[Any, str], pd.DataFrame] = {}
     for key, group in groups:
         group = group.sort_values(columns.time, kind="stable")
-        if "variable" in group.columns and len(columns.targets) > 1:
-            parts = {target: group[group["variable"] == target] for target in columns.targets}
-        else:
-            parts = dict.fromkeys(columns.targets, group)
-        found |= {(key, target): part for target, part in parts.items() if len(part)}
+        stacked = "variable" in group.columns and len(columns.targets) > 1
+        for target in columns.targets:
+            part: pd.DataFrame = group.loc[group["variable"] == target] if stacked else group
+            if len(part):
+                found[key, target] = part
     return found
 
 
