@@ -8,7 +8,6 @@ from ctsattn.nn import MIXERS, MixerConfig
 from ctsattn.ops import Sink, continuous_attention
 from ctsattn.plotting import attention_density, plot_attention_density, watch_attention
 
-
 # Points in a piece at which the trapezoid rule of these tests is as good as exact.
 FINE = 2001
 
