@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ctsattn.data.clock import Ticks
+from ctsattn.data.calendar import check_calendar
 from ctsattn.data.errors import examples
 from ctsattn.data.frame import Panel, Rows
 from ctsattn.data.roles import assign_roles, check_static
@@ -36,6 +36,7 @@ def learn_schema(
     Returns:
         The schema, and the store that was built on the way.
     """
+    check_calendar(tuple(calendar), panel.source.clock)
     features = assign_roles(panel)
     schema = Schema(panel.source.columns, features, panel.source.clock.kind, tuple(calendar))
     store = build_store(panel, schema, duplicates=duplicates)
@@ -121,26 +122,31 @@ def _sources(panel: Panel, name: Hashable) -> list[Rows]:
 def _gather(panel: Panel, features: tuple[Feature, ...], duplicates: str) -> Ragged:
     """Collect the observations of some columns, segment = series x columns + column."""
     width = len(features)
-    parts: list[tuple[NDArray[np.int64], Ticks, NDArray[np.float64]]] = []
-    for number, feature in enumerate(features):
-        for rows in _sources(panel, feature.name):
-            values = _values(panel, rows, feature)
-            there = ~np.isnan(values)
-            every = bool(there.all())
-            series, ticks = (rows.series, rows.ticks) if every else (rows.series[there], rows.ticks[there])
-            segment = series if width == 1 else series * width + number
-            policy = duplicates if feature.kind == NUMBER or duplicates == "error" else "last"
-            part = Ragged.from_rows(
-                segment, ticks, values if every else values[there], panel.num_series * width
-            )
-            part = _resolve(part, feature, width, policy, panel)
-            parts.append((part.segment, part.times, part.values))
+    parts = [
+        _one(panel, rows, feature, number, width, duplicates)
+        for number, feature in enumerate(features)
+        for rows in _sources(panel, feature.name)
+    ]
     if len(parts) == 1:
-        return part
+        return parts[0]
     empty = (np.zeros(0, np.int64), panel.rows.ticks[:0], np.zeros(0))
-    segment, ticks, values = (np.concatenate(x) for x in zip(empty, *parts, strict=True))
-    merged = Ragged.from_rows(segment, ticks, values, panel.num_series * width)
-    return merged.keep(~_again(merged)) if _again(merged).any() else merged
+    columns = [(part.segment, part.times, part.values) for part in parts]
+    segment, ticks, values = (np.concatenate(x) for x in zip(empty, *columns, strict=True))
+    return Ragged.from_rows(segment, ticks, values, panel.num_series * width).latest()
+
+
+def _one(panel: Panel, rows: Rows, feature: Feature, number: int, width: int, duplicates: str) -> Ragged:
+    """Observations of one column of one frame."""
+    values = _values(panel, rows, feature)
+    values = values if rows.order is None else values[rows.order]
+    series, ticks = rows.sorted
+    there = ~np.isnan(values)
+    if not there.all():
+        series, ticks, values = series[there], ticks[there], values[there]
+    segment = series if width == 1 else series * width + number
+    part = Ragged.from_rows(segment, ticks, values, panel.num_series * width)
+    policy = duplicates if feature.kind == NUMBER or duplicates == "error" else "last"
+    return _resolve(part, feature, width, policy, panel)
 
 
 def _values(panel: Panel, rows: Rows, feature: Feature) -> NDArray[np.float64]:
@@ -154,44 +160,36 @@ def _values(panel: Panel, rows: Rows, feature: Feature) -> NDArray[np.float64]:
     return (values - feature.mean) / feature.std if feature.role == FUTURE else values
 
 
-def _again(part: Ragged) -> NDArray[np.bool_]:
-    """Observations that are followed by another of the same segment and time."""
-    again = np.zeros(len(part), bool)
-    again[:-1] = (part.times[1:] == part.times[:-1]) & (part.segment[1:] == part.segment[:-1])
-    return again
-
-
 def _resolve(part: Ragged, feature: Feature, width: int, policy: str, panel: Panel) -> Ragged:
     """Leave one observation for each segment and time, or say which have more."""
-    again = _again(part)
+    again = part.again
     if not again.any():
         return part
-    if policy == "error":
-        _refuse_duplicates(part, again, feature, width, panel)
+    if policy == "error" and (feature.role == TARGET or _differ(part)):
+        raise _duplicated(part, feature, width, panel)
     if policy == "mean":
-        head = np.concatenate([[True], ~again[:-1]])
-        group = np.cumsum(head) - 1
+        group = np.cumsum(np.concatenate([[True], ~again[:-1]])) - 1
         mean = np.bincount(group, part.values) / np.bincount(group)
         part = replace(part, values=mean[group])
-    return part.keep(~again)
+    return part.latest()
 
 
-def _refuse_duplicates(
-    part: Ragged, again: NDArray[np.bool_], feature: Feature, width: int, panel: Panel
-) -> None:
-    head = again & ~np.concatenate([[False], again[:-1]])
-    if feature.role != TARGET and (part.values[:-1][again[:-1]] == part.values[1:][again[:-1]]).all():
-        return
-    series = part.segment // width
-    count = int(again[np.flatnonzero(head)[0] :].argmin()) + 1
-    names = panel.source.columns
+def _differ(part: Ragged) -> bool:
+    at = np.flatnonzero(part.again)
+    return bool((part.values[at] != part.values[at + 1]).any())
+
+
+def _duplicated(part: Ragged, feature: Feature, width: int, panel: Panel) -> ValueError:
+    again = part.again
+    head = np.flatnonzero(again & ~np.concatenate([[False], again[:-1]]))
+    series, names = part.segment[head] // width, panel.source.columns
+    count = 1 + int(np.argmin(np.append(again[head[0] :], False)))
     keys = [names.time] if names.id is None else [names.id, names.time]
-    raise ValueError(
-        f"Column {feature.name!r} has several values at one time of a series, at {int(head.sum())} time(s) in "
-        f"{len(np.unique(series[head]))} series, {int(again.sum()) + int(head.sum())} rows in all. The first: "
-        f"{count} rows at {panel.source.describe(series[head], part.times[head])}. One value for each time is "
-        f"accepted. Pass duplicates='mean' or duplicates='last', or drop them: "
-        f"df = df.drop_duplicates({keys!r})."
+    return ValueError(
+        f"Column {feature.name!r} has several values at one time of a series: {len(head)} time(s) in "
+        f"{len(np.unique(series))} series, {len(head) + int(again.sum())} rows in all. The first are {count} "
+        f"rows at {panel.source.describe(series, part.times[head])}. One value for each time is accepted. "
+        f"Pass duplicates='mean' or 'last', or drop them: df = df.drop_duplicates({keys!r})."
     )
 
 
@@ -214,13 +212,16 @@ def _static(panel: Panel, features: tuple[Feature, ...]) -> NDArray[np.float64]:
 
 
 def _static_column(panel: Panel, feature: Feature) -> pd.Series | None:
-    """One value for each series: from `static_df`, or the first that the series' rows have."""
+    """One value for each series: from `static_df`, or the last that the series' rows have."""
     if feature.name in (panel.static or {}):
         return (panel.static or {})[feature.name]
     if feature.name not in panel.rows.columns:
         return None
     column = panel.rows.columns[feature.name]
-    check_static(column, feature.name, panel)
-    there = np.flatnonzero(column.notna().to_numpy())
-    series, first = np.unique(panel.rows.series[there], return_index=True)
-    return pd.Series(column.iloc[there[first]].array, index=series).reindex(range(panel.num_series))
+    check_static(column, feature, panel)
+    rows = panel.rows
+    order = np.arange(len(column)) if rows.order is None else rows.order
+    there = order[column.notna().to_numpy()[order]]
+    last = np.full(panel.num_series, len(column))
+    last[rows.series[there]] = there  # of several, the assignment leaves the last
+    return column.reindex(last).reset_index(drop=True)

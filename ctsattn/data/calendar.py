@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctsattn.data.clock import Clock, Ticks
-from ctsattn.data.steps import wall_clock
 
 _SECONDS_A_DAY = 86400.0
 
@@ -87,7 +86,7 @@ def calendar_features(ticks: Ticks, clock: Clock, names: tuple[str, ...]) -> NDA
     """
     if not names:
         return np.zeros((*np.shape(ticks), 0), np.float32)
-    wall = wall_clock(np.asarray(ticks).reshape(-1), clock)
+    wall = clock.wall(np.asarray(ticks).reshape(-1))
     day = wall.astype("M8[D]")
     angles = 2 * np.pi * np.stack([CALENDAR[name](wall, day) for name in names], axis=-1)
     features = np.stack([np.sin(angles), np.cos(angles)], axis=-1)

@@ -1,10 +1,8 @@
-"""The caller's time column: read to exact integer ticks, and written back as it came."""
+"""Clocks: exact integer ticks for the caller's times, wall clocks of zones, and the way back."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,17 +12,8 @@ from numpy.typing import NDArray
 from ctsattn.data.errors import examples
 
 MICRO, NANO = 10**6, 10**9
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": MICRO, "ns": NANO}
-_SAFE = 2**62  # differences of ticks below this cannot overflow int64
-_ISO_LIKE = re.compile(
-    r"\s*\d{4}[-/]\d{1,2}([-/]\d{1,2}([T ]\d{1,2}:\d{2}(:\d{2}([.,]\d{1,9})?)?\s*(?P<zone>Z|[+-]\d{2}(:?\d{2})?)?)?)?\s*"
-)
-_ACCEPTED = (
-    "Accepted are datetimes of any unit and zone, integers, finite floats, timedeltas, periods, and text "
-    "that begins with the year, such as '2024-03-31' or '2024-03-31T14:00:00+02:00'."
-)
 
-Ticks = NDArray[np.int64] | NDArray[np.float64]
+Ticks = NDArray[Any]  # int64, or float64 on a clock of floats
 
 
 @dataclass(frozen=True)
@@ -40,7 +29,7 @@ class Clock:
         per_second: Ticks in a second, or in one unit of a numeric clock.
         unit: Unit of the caller's datetimes or timedeltas: "s", "ms", "us" or "ns".
         zone: Name of the caller's time zone, or `None`.
-        dtype: The caller's dtype, as text of the caller's library; "date" for date objects.
+        dtype: The caller's dtype, as text; "date" for date objects.
     """
 
     kind: str
@@ -63,22 +52,51 @@ class Clock:
         scaled = np.asarray(seconds, np.float64) * self.per_second
         return scaled if self.kind == "float" else np.rint(scaled).astype(np.int64)
 
+    def agrees(self, kind: str) -> bool:
+        """Whether times of another kind can be put on this clock: numbers of either kind can."""
+        return kind == self.kind or {kind, self.kind} <= {"integer", "float"}
+
     def convert(self, ticks: Ticks, other: Clock) -> Ticks:
-        """Express ticks of `other`, a clock of the same kind, in ticks of this one.
+        """Express ticks of `other` in ticks of this clock.
+
+        Times without a zone are read on the wall clock of this one's zone, if it has one.
 
         Raises:
-            TypeError: If one clock is a calendar and the other is not.
+            TypeError: If the kinds differ, or only the other clock has a zone.
+            ValueError: If a time without a zone is skipped or repeated by a change of clocks.
         """
-        if other.kind != self.kind and not {other.kind, self.kind} <= {"integer", "float"}:
+        if not self.agrees(other.kind):
             raise TypeError(
-                f"Times of kind {other.kind} were given ({other.dtype}), but the data's clock is {self.kind} "
-                f"({self.dtype}). Give times of the same kind as the history."
+                f"Times of kind {other.kind} ({other.dtype}) were given, but the clock of the history is "
+                f"{self.kind} ({self.dtype}). Give times of the same kind as the history."
             )
-        if other.per_second == self.per_second:
-            return ticks
+        if other.zone is not None and self.zone is None and self.kind == "datetime":
+            raise TypeError(
+                f"Times in zone {other.zone} were given, but those of the history have no zone. Give both a "
+                f"zone, or neither: times.tz_convert(None)."
+            )
         if other.per_second < self.per_second:
-            return ticks * (self.per_second // other.per_second)
-        return ticks // (other.per_second // self.per_second)
+            ticks = ticks * (self.per_second // other.per_second)
+        elif other.per_second > self.per_second:
+            ticks = ticks // (other.per_second // self.per_second)
+        if other.kind == "datetime" and other.zone is None and self.zone is not None:
+            return _localise(ticks, self)
+        return ticks
+
+    def wall(self, ticks: Ticks) -> NDArray[Any]:
+        """Show ticks of a calendar as datetime64[us] on the wall clock of the zone."""
+        index = pd.DatetimeIndex((np.asarray(ticks) // (self.per_second // MICRO)).view("M8[us]"))
+        if self.zone is not None:
+            index = index.tz_localize("UTC").tz_convert(self.zone).tz_localize(None)
+        return index.to_numpy()
+
+    def from_wall(self, wall: NDArray[Any]) -> Ticks:
+        """Read wall-clock times back; a skipped one moves forward, a repeated one is the first of the two."""
+        index = pd.DatetimeIndex(wall).as_unit("us")
+        if self.zone is not None:
+            first = np.ones(len(index), bool)
+            index = index.tz_localize(self.zone, ambiguous=first, nonexistent="shift_forward")
+        return np.asarray(index.asi8) * (self.per_second // MICRO)
 
     def restore(self, ticks: Ticks) -> pd.Series:
         """Write ticks as a pandas column in the caller's kind, unit, zone and dtype.
@@ -86,181 +104,59 @@ class Clock:
         Where that dtype cannot hold the times (fractions in an integer clock, hours in dates), the
         narrowest one that can is used.
         """
-        if self.kind == "integer" and not np.array_equal(ticks, np.rint(ticks)):
-            return pd.Series(np.asarray(ticks, np.float64))
+        ticks = np.asarray(ticks)
+        if self.kind == "integer" and ticks.dtype.kind == "f":
+            whole = bool((ticks == np.rint(ticks)).all())
+            return _as_dtype(pd.Series(ticks.astype(np.int64)), self.dtype) if whole else pd.Series(ticks)
         if not self.is_physical:
-            return _as_dtype(pd.Series(np.asarray(ticks)), self.dtype)
+            return _as_dtype(pd.Series(ticks), self.dtype)
         unit = "us" if self.per_second == MICRO else "ns"
         if self.kind == "timedelta":
-            index: Any = pd.TimedeltaIndex(np.asarray(ticks).view(f"m8[{unit}]"))
+            index: Any = pd.TimedeltaIndex(ticks.view(f"m8[{unit}]"))
         else:
-            index = pd.DatetimeIndex(np.asarray(ticks).view(f"M8[{unit}]"))
+            index = pd.DatetimeIndex(ticks.view(f"M8[{unit}]"))
             index = index if self.zone is None else index.tz_localize("UTC").tz_convert(self.zone)
-        coarse = index.as_unit(self.unit or unit)
-        index = coarse if (coarse == index).all() else index
-        return _as_dtype(pd.Series(index), self.dtype)
+        return _as_dtype(pd.Series(_in_unit(index, self.unit or unit)), self.dtype)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values."""
         return self.__dict__.copy()
 
 
+def _localise(ticks: Ticks, clock: Clock) -> Ticks:
+    index = pd.DatetimeIndex(np.asarray(ticks).view("M8[us]" if clock.per_second == MICRO else "M8[ns]"))
+    try:
+        return np.asarray(index.tz_localize(clock.zone).asi8)
+    except ValueError as error:
+        there = index.tz_localize(clock.zone, ambiguous="NaT", nonexistent="NaT").isna()
+        raise ValueError(
+            f"{int(there.sum())} time(s) without a zone are skipped or repeated by a change of clocks in "
+            f"{clock.zone}, for example {examples(index[there])}. Give them a zone: "
+            f"times.tz_localize({clock.zone!r}, ambiguous=..., nonexistent=...)."
+        ) from error
+
+
+def _in_unit(index: Any, unit: str) -> Any:
+    """Change the unit, unless that loses something or leaves the range of the unit."""
+    try:
+        coarse = index.as_unit(unit)
+    except (pd.errors.OutOfBoundsDatetime, pd.errors.OutOfBoundsTimedelta):
+        return index
+    return coarse if (coarse == index).all() else index
+
+
 def _as_dtype(column: pd.Series, dtype: str) -> pd.Series:
     if dtype.startswith("period["):
         return column.dt.to_period(dtype[len("period[") : -1])
-    if dtype == "date" or dtype == "date32[day][pyarrow]":
-        whole = (column == column.dt.normalize()).all()
-        dates = column.dt.date if whole else column
-        return dates.astype(dtype) if whole and dtype != "date" else dates
-    if not dtype or dtype == str(column.dtype) or dtype in ("object", "str", "string"):
+    if dtype in ("date", "date32[day][pyarrow]"):
+        if not (column == column.dt.normalize()).all():
+            return column
+        dates = column.dt.date
+        return dates.astype(object) if dtype == "date" else dates.astype(dtype)
+    if not dtype or dtype == str(column.dtype) or dtype in ("object", "str", "string", "category"):
         return column
     try:
-        return column.astype(dtype)
+        cast = column.astype(dtype)
     except (TypeError, ValueError, OverflowError):
         return column
-
-
-def read_times(column: pd.Series, name: Hashable) -> tuple[Ticks, Clock]:
-    """Read a time column of any accepted kind.
-
-    Args:
-        column: The caller's column; it is not changed.
-        name: Its name, for messages.
-
-    Returns:
-        Ticks, one a row, and the clock that explains them.
-
-    Raises:
-        ValueError: If times are missing, infinite, out of range, or text that is not plainly a date.
-        TypeError: If the column holds no times at all.
-    """
-    missing = np.asarray(column.isna(), bool)
-    if missing.any():
-        rows = np.flatnonzero(missing)
-        raise ValueError(
-            f"Time column {name!r} has {len(rows)} missing value(s), first at row(s) {examples(rows)}. "
-            f"Every row needs a time. Drop them: df = df.dropna(subset=[{name!r}])."
-        )
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        column = column.astype(column.cat.categories.dtype)
-    return _read_kind(column, name, _kind(column))
-
-
-def _kind(column: pd.Series) -> str:
-    kind = getattr(column.dtype, "kind", "O")
-    if isinstance(column.dtype, pd.PeriodDtype):
-        return "period"
-    if kind in "Mmiuf":
-        return {"M": "datetime", "m": "timedelta", "i": "integer", "u": "integer", "f": "floating"}[kind]
-    return pd.api.types.infer_dtype(column, skipna=True)
-
-
-def _read_kind(column: pd.Series, name: Hashable, kind: str) -> tuple[Ticks, Clock]:
-    dtype = str(column.dtype)
-    if kind in ("integer", "floating", "mixed-integer-float", "decimal"):
-        return _read_numbers(column, name, dtype, integer=kind == "integer")
-    if kind == "string":
-        return _read_text(column, name)
-    if kind in ("timedelta", "timedelta64"):
-        index: Any = pd.TimedeltaIndex(column)
-        return _read_index(index, Clock("timedelta", unit=index.unit, dtype=dtype), name)
-    if kind == "period":
-        column = pd.Series(pd.PeriodIndex(column))
-        dtype, column = str(column.dtype), column.dt.to_timestamp()
-    if kind in ("date", "datetime", "datetime64", "period"):
-        index = _datetimes(column, name)
-        dtype = "date" if kind == "date" else dtype
-        return _read_index(index, Clock("datetime", 1, index.unit, _zone_name(index.tz), dtype), name)
-    raise TypeError(
-        f"Time column {name!r} holds {kind} values of dtype {dtype}, for example "
-        f"{examples(column.iloc[:3])}. {_ACCEPTED} Convert it: df[{name!r}] = pd.to_datetime(df[{name!r}])."
-    )
-
-
-def _datetimes(column: pd.Series, name: Hashable) -> pd.DatetimeIndex:
-    try:
-        if column.dtype == object:
-            offsets = {getattr(value, "utcoffset", lambda: None)() for value in column}
-            return pd.DatetimeIndex(pd.to_datetime(column, utc=len(offsets) > 1 and None not in offsets))
-        return pd.DatetimeIndex(column)
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"Time column {name!r} cannot be read as datetimes: {error}. {_ACCEPTED} "
-            f"Convert it: df[{name!r}] = pd.to_datetime(df[{name!r}], utc=True)."
-        ) from error
-
-
-def _read_index(index: Any, clock: Clock, name: Hashable) -> tuple[NDArray[np.int64], Clock]:
-    raw = np.asarray(index.asi8)
-    per_second = _PER_SECOND[clock.unit]
-    if per_second == NANO:
-        finest = NANO if (raw % 1000).any() and np.abs(raw).max() < _SAFE else MICRO
-        ticks = raw if finest == NANO else raw // 1000
-        return ticks, replace(clock, per_second=finest)
-    factor = MICRO // per_second
-    if raw.size and max(abs(int(raw.min())), abs(int(raw.max()))) > _SAFE // factor:
-        raise ValueError(
-            f"Time column {name!r} reaches beyond what microseconds can count, for example "
-            f"{raw.max()} {clock.unit} since 1970. Give such times as floats in a unit of your own."
-        )
-    return raw * factor, replace(clock, per_second=MICRO)
-
-
-def _read_numbers(column: pd.Series, name: Hashable, dtype: str, integer: bool) -> tuple[Ticks, Clock]:
-    if not integer:
-        values = column.to_numpy(np.float64)
-        bad = np.flatnonzero(~np.isfinite(values))
-        if bad.size:
-            raise ValueError(
-                f"Time column {name!r} has {bad.size} infinite value(s), first at row(s) {examples(bad)}. "
-                f"Accepted are finite numbers. Drop them: df = df[np.isfinite(df[{name!r}])]."
-            )
-        return values, Clock("float", dtype=dtype)
-    try:
-        ticks = column.to_numpy(np.int64)
-        wide = ticks.size and max(abs(int(ticks.min())), abs(int(ticks.max()))) >= _SAFE
-    except OverflowError:
-        ticks, wide = np.zeros(0, np.int64), True
-    if wide or (getattr(column.dtype, "kind", "") == "u" and (column > _SAFE).any()):
-        raise ValueError(
-            f"Integer times in column {name!r} must lie within ±2**62, but reach {column.abs().max()}. "
-            f"Subtract an origin first: df[{name!r}] -= df[{name!r}].min()."
-        )
-    return ticks, Clock("integer", dtype=dtype)
-
-
-def _read_text(column: pd.Series, name: Hashable) -> tuple[Ticks, Clock]:
-    codes, uniques = pd.factorize(column)  # timestamps repeat over series: parse each once
-    texts = pd.Series(uniques, dtype=object)
-    matches = [_ISO_LIKE.fullmatch(text) for text in texts]
-    refused = [text for text, match in zip(texts, matches, strict=True) if match is None]
-    if refused:
-        raise ValueError(
-            f"Time column {name!r} is text, and {len(refused)} distinct value(s) do not read as a date in "
-            f"one way only, for example {examples(refused)}. {_ACCEPTED} Say what they mean: "
-            f"df[{name!r}] = pd.to_datetime(df[{name!r}], format='%d.%m.%Y')."
-        )
-    zones = {match["zone"] for match in matches if match is not None}
-    if None in zones and len(zones) > 1:
-        raise ValueError(
-            f"Time column {name!r} is text with a zone in some rows and none in others, for example "
-            f"{examples(texts)}. Give all of them a zone, or none."
-        )
-    clean = texts.str.strip().str.replace("/", "-").str.replace(",", ".")
-    try:
-        parsed = pd.DatetimeIndex(pd.to_datetime(clean, format="ISO8601", utc=len(zones) > 1))
-    except ValueError as error:
-        raise ValueError(
-            f"Time column {name!r} is text that looks like dates, but does not name real ones: {error}. "
-            f"{_ACCEPTED}"
-        ) from error
-    ticks, clock = _read_index(parsed, Clock("datetime", 1, parsed.unit, _zone_name(parsed.tz)), name)
-    return ticks[codes], clock
-
-
-def _zone_name(tz: Any) -> str | None:
-    if tz is None:
-        return None
-    name = getattr(tz, "key", None) or getattr(tz, "zone", None) or str(tz)
-    inside = re.search(r"zoneinfo/([\w/+-]+)", name)
-    return inside[1] if inside else name
+    return cast if (cast == column).all() else column

@@ -16,6 +16,8 @@ from ctsattn.data.schema import Schema
 from ctsattn.data.series import SeriesStore
 from ctsattn.data.windows import Past, Windows, cut_past
 
+LARGEST = 1e30  # scaled truths beyond it would overflow float32
+
 
 @dataclass(frozen=True)
 class Collator:
@@ -123,7 +125,7 @@ class Collator:
         there = (place < store.past.indptr[segments + 1]) & (store.past.times[at] == windows.times[:, None])
         scaled = (store.past.values[at] - loc[owner]) / scale[owner]
         row, column = asked.places
-        values[row, :, column] = np.where(there, scaled, 0.0)
+        values[row, :, column] = np.clip(np.where(there, scaled, 0.0), -LARGEST, LARGEST)
         observed[row, :, column] = there
         return values, observed
 
@@ -131,11 +133,8 @@ class Collator:
         self, store: SeriesStore, past: Past, layout: _Layout
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Known-future covariates and calendar at the tokens: `[windows, channels, length, ...]`."""
-        width = (self.spec.num_known, len(self.spec.known_codes))
-        if not sum(width):
-            return tuple(np.zeros((*layout.mask.shape, 0), t) for t in (np.float32, np.int64))  # type: ignore[return-value]
         series = store.past.segment[past.at] // store.num_channels
-        numbers, codes = sample_known(store, series, store.past.times[past.at], width[1])
+        numbers, codes = sample_known(store, series, store.past.times[past.at], len(self.spec.known_codes))
         return layout.scatter(numbers), layout.scatter(codes)
 
     def _known_ahead(
@@ -164,24 +163,20 @@ def sample_known(
     Returns:
         `[times, numbers]` float32, the calendar features last, and `[times, num_codes]` int64.
     """
-    split = store.num_known - num_codes
+    split, known = store.num_known - num_codes, store.known
     calendar = calendar_features(times, store.source.clock, store.calendar)
-    known = store.known
     if not len(known):
-        empty = np.zeros((len(times), split), np.float32)
-        return np.concatenate([empty, calendar], axis=1), np.zeros((len(times), num_codes), np.int64)
+        numbers = np.zeros((len(times), split), np.float32)
+        return np.concatenate([numbers, calendar], axis=1), np.zeros((len(times), num_codes), np.int64)
     segments = series[:, None] * store.num_known + np.arange(store.num_known)
-    begin, end = known.indptr[segments], known.indptr[segments + 1]
+    begin, last = known.indptr[segments], known.indptr[segments + 1] - 1
     after = known.search(segments, times[:, None])
-    left = np.clip(after - 1, 0, len(known) - 1)
-    held = np.where(after > begin, known.values[left], 0.0)
-    low = np.clip(after - 1, begin, np.maximum(end - 1, begin)).clip(0, len(known) - 1)
-    high = np.clip(after, begin, np.maximum(end - 1, begin)).clip(0, len(known) - 1)
-    gap = store.source.clock.seconds(known.times[high] - known.times[low])
-    elapsed = store.source.clock.seconds(times[:, None] - known.times[low])
-    share = np.clip(elapsed / np.where(gap > 0, gap, 1.0), 0.0, 1.0)
-    line = known.values[low] + share * (known.values[high] - known.values[low])
-    line = np.where(end > begin, line, 0.0)
+    left = np.clip(after - 1, begin, np.maximum(last, begin)).clip(max=len(known) - 1)
+    right = np.clip(after, begin, np.maximum(last, begin)).clip(max=len(known) - 1)
+    gap, elapsed = known.times[right] - known.times[left], times[:, None] - known.times[left]
+    share = np.clip(elapsed / np.where(gap > 0, gap, 1), 0.0, 1.0)
+    line = known.values[left] + share * (known.values[right] - known.values[left])
+    line, held = np.where(last >= begin, line, 0.0), np.where(after > begin, known.values[left], 0.0)
     numbers = np.concatenate([line[:, :split].astype(np.float32), calendar], axis=1)
     return numbers, held[:, split:].astype(np.int64)
 
@@ -227,4 +222,4 @@ class _Layout:
 
 
 def _tensor(array: NDArray) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array))
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))  # torch warns of read-only memory

@@ -56,6 +56,17 @@ def recognise(df: Any, columns: Columns, *, need_targets: bool = True) -> tuple[
     return table, found, library
 
 
+def columns_of(df: Any, columns: Columns) -> Table:
+    """Columns of a frame that needs no time, such as one of static covariates; an id in the index counts."""
+    if isinstance(df, pd.DataFrame) and (df.index.nlevels > 1 or df.index.name is not None):
+        df = df.reset_index() if df.index.name not in df.columns else df
+    table, _ = open_table(df)
+    alias = _ALIASES.get(str(columns.id))
+    if columns.id not in table and alias in table:
+        table = {columns.id if name == alias else name: column for name, column in table.items()}
+    return table
+
+
 def _index_to_columns(df: pd.DataFrame | pd.Series, columns: Columns) -> tuple[pd.DataFrame, Columns]:
     if isinstance(df, pd.Series):
         df = df.to_frame(columns.targets[0] if df.name is None else df.name)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ctsattn.data.clock import Clock, Ticks, read_times
-from ctsattn.data.dialects import recognise
+from ctsattn.data.clock import Clock, Ticks
+from ctsattn.data.dialects import columns_of, recognise
 from ctsattn.data.errors import examples
 from ctsattn.data.schema import Columns
 from ctsattn.data.tables import Library, Table, write_table
+from ctsattn.data.times import read_times
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of one frame.
+    """Rows of one frame, in the frame's order.
 
     Attributes:
         series: `[rows]` position of the row's series among the ids.
@@ -31,8 +33,28 @@ class Rows:
     ticks: Ticks
     columns: Table
 
+    @cached_property
+    def order(self) -> NDArray[np.int64] | None:
+        """Sorts the rows by series and time, and keeps the order of equal ones; `None` if they are sorted."""
+        return None if is_sorted(self.series, self.ticks) else np.lexsort((self.ticks, self.series))
 
-@dataclass(frozen=True)
+    @cached_property
+    def sorted(self) -> tuple[NDArray[np.int64], Ticks]:
+        """Series and ticks in that order."""
+        return (
+            (self.series, self.ticks)
+            if self.order is None
+            else (self.series[self.order], self.ticks[self.order])
+        )
+
+
+def is_sorted(segment: NDArray[np.int64], times: Ticks) -> bool:
+    """Whether rows ascend by segment and, within a segment, by time."""
+    same = segment[1:] == segment[:-1]
+    return bool(np.all((segment[1:] > segment[:-1]) | (same & (times[1:] >= times[:-1]))))
+
+
+@dataclass(frozen=True, eq=False)
 class Source:
     """What a frame looked like, for the way back.
 
@@ -66,18 +88,20 @@ class Source:
 
     def describe(self, series: NDArray[np.int64], ticks: Ticks, limit: int = 3) -> str:
         """Name the id and time of the first few of some rows."""
-        times = self.clock.restore(np.asarray(ticks)[:limit])
-        if self.columns.id is None:
-            places = [f"{self.columns.time} {time}" for time in times]
-        else:
-            ids = self.ids.take(np.asarray(series, np.int64)[:limit])
-            places = [
-                f"{self.columns.id} {i!r} at {self.columns.time} {t}" for i, t in zip(ids, times, strict=True)
-            ]
+        shown = self.clock.restore(np.asarray(ticks)[:limit]).tolist()
+        places = [f"{self.columns.time} {time}" for time in shown]
+        if self.columns.id is not None:
+            ids = self.ids.take(np.asarray(series, np.int64)[:limit]).tolist()
+            places = [f"{self.columns.id} {i!r} at {place}" for i, place in zip(ids, places, strict=True)]
         return "; ".join(places) + ("; ..." if len(series) > limit else "")
 
+    def positions(self, wanted: pd.Index) -> NDArray[np.int64]:
+        """Find ids by value, whatever dtypes the two frames use; -1 where absent."""
+        plain = [i.astype(object) if isinstance(i, pd.CategoricalIndex) else i for i in (self.ids, wanted)]
+        return np.asarray(plain[0].get_indexer(plain[1]), np.int64)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Panel:
     """Frames that belong together, checked, with one list of ids and one clock.
 
@@ -128,28 +152,30 @@ def read_panel(
         TypeError: If something is no frame, or clocks of two kinds are mixed.
     """
     table, found, library = recognise(df, columns)
-    if not table[found.time].size:
+    if not len(table[found.time]):
         raise ValueError("The frame has no rows. Give at least one observation.")
     ticks, clock = read_times(table[found.time], found.time)
     codes, ids = _read_ids(table, found)
-    rest = {n: c for n, c in table.items() if n not in (found.id, found.time)}
     source = Source(found, clock, library, ids)
-    extra = (static_df, future_df) if cold_start else ()
-    source = replace(source, ids=_more_ids(source, extra))
+    if cold_start and found.id is not None:
+        source = replace(source, ids=_more_ids(source, [f for f in (static_df, future_df) if f is not None]))
     return Panel(
         source,
-        Rows(codes, ticks, rest),
+        Rows(codes, ticks, _rest(table, found)),
         read_rows(past_df, source),
         read_rows(future_df, source),
         read_static(static_df, source),
     )
 
 
+def _rest(table: Table, columns: Columns) -> Table:
+    return {name: column for name, column in table.items() if name not in (columns.id, columns.time)}
+
+
 def _read_ids(table: Table, columns: Columns) -> tuple[NDArray[np.int64], pd.Index]:
     if columns.id is None:
         return np.zeros(len(table[columns.time]), np.int64), pd.RangeIndex(1)
-    column = table[columns.id]
-    codes, uniques = pd.factorize(column)
+    codes, uniques = pd.factorize(table[columns.id])
     missing = np.flatnonzero(codes < 0)
     if missing.size:
         raise ValueError(
@@ -159,48 +185,29 @@ def _read_ids(table: Table, columns: Columns) -> tuple[NDArray[np.int64], pd.Ind
     return codes.astype(np.int64, copy=False), pd.Index(uniques, copy=False)
 
 
-def _more_ids(source: Source, frames: tuple[Any, ...]) -> pd.Index:
+def _more_ids(source: Source, frames: Iterable[Any]) -> pd.Index:
     """Append ids that only frames of covariates have."""
-    ids = source.ids
     for df in frames:
-        if df is None or source.columns.id is None:
-            continue
-        table = _columns_of(df, source.columns)
+        table = columns_of(df, source.columns)
         if source.columns.id in table:
             fresh = pd.Index(pd.unique(table[source.columns.id].dropna()))
-            fresh = fresh[_positions(ids, fresh) < 0]
-            ids = pd.Index([*ids, *fresh]) if len(fresh) else ids
-    return ids
+            fresh = fresh[source.positions(fresh) < 0]
+            source = replace(source, ids=source.ids.append(fresh)) if len(fresh) else source
+    return source.ids
 
 
-def _positions(ids: pd.Index, wanted: pd.Index) -> NDArray[np.int64]:
-    """Find ids by value, whatever dtypes the two frames use; -1 where absent."""
-    plain = [i.astype(object) if isinstance(i, pd.CategoricalIndex) else i for i in (ids, wanted)]
-    return np.asarray(plain[0].get_indexer(plain[1]), np.int64)
-
-
-def _columns_of(df: Any, columns: Columns) -> Table:
-    """Columns of a frame without targets; an id in the index counts."""
-    if isinstance(df, (pd.DataFrame, pd.Series)) and (df.index.name == columns.id or df.index.nlevels > 1):
-        df = df.reset_index()
-    from ctsattn.data.tables import open_table
-
-    return open_table(df)[0]
-
-
-def read_rows(df: Any, source: Source, *, unknown: str = "error") -> Rows | None:
+def read_rows(df: Any, source: Source) -> Rows | None:
     """Read a frame of covariates or asked times against the ids and clock of a history.
 
     Args:
         df: Frame with a time column, and an id column unless its rows are meant for every series.
         source: The history's names, ids and clock.
-        unknown: What to do with ids that the history lacks: "error" or "drop".
 
     Returns:
         Its rows, or `None` if `df` is `None`.
 
     Raises:
-        ValueError: If times or ids cannot be read, or ids are unknown.
+        ValueError: If times or ids cannot be read, or the history lacks an id.
         TypeError: If its clock is of another kind than the history's.
     """
     if df is None:
@@ -208,29 +215,23 @@ def read_rows(df: Any, source: Source, *, unknown: str = "error") -> Rows | None
     table, found, _ = recognise(df, replace(source.columns, past=(), future=()), need_targets=False)
     ticks, clock = read_times(table[found.time], found.time)
     ticks = source.clock.convert(ticks, clock)
-    rest = {n: c for n, c in table.items() if n not in (source.columns.id, found.time)}
-    if source.columns.id is None or source.columns.id not in table:
-        return _for_every_series(Rows(np.zeros(len(ticks), np.int64), ticks, rest), len(source.ids))
-    codes, uniques = _read_ids(table, replace(found, id=source.columns.id))
-    series = _positions(source.ids, uniques)[codes]
-    absent = uniques[_positions(source.ids, uniques) < 0]
-    if len(absent) and unknown == "error":
+    if found.id is None:
+        return _for_every_series(ticks, _rest(table, found), len(source.ids))
+    codes, uniques = _read_ids(table, found)
+    place = source.positions(uniques)
+    if (place < 0).any():
+        absent = uniques[place < 0]
         raise ValueError(
-            f"{len(absent)} id(s) have no history, for example {examples(absent)}; known are "
-            f"{examples(source.ids)} ({source.ids.dtype}, here {uniques.dtype}). Give their history in `df`, "
-            f"or leave them out."
+            f"{len(absent)} id(s) have no history, for example {examples(absent)} ({uniques.dtype}); known "
+            f"are {examples(source.ids)} ({source.ids.dtype}). Give their history, or leave them out: "
+            f"frame[frame[{found.id!r}].isin(df[{source.columns.id!r}])]."
         )
-    keep = series >= 0
-    if keep.all():
-        return Rows(series, ticks, rest)
-    return Rows(series[keep], ticks[keep], {n: c[keep].reset_index(drop=True) for n, c in rest.items()})
+    return Rows(place[codes], ticks, _rest(table, found))
 
 
-def _for_every_series(rows: Rows, num_series: int) -> Rows:
-    length = len(rows.ticks)
-    again = {n: pd.concat([c] * num_series, ignore_index=True) for n, c in rows.columns.items()}
-    series = np.repeat(np.arange(num_series), length)
-    return Rows(series, np.tile(rows.ticks, num_series), again)
+def _for_every_series(ticks: Ticks, columns: Table, num_series: int) -> Rows:
+    again = {n: pd.concat([c] * num_series, ignore_index=True) for n, c in columns.items()}
+    return Rows(np.repeat(np.arange(num_series), len(ticks)), np.tile(ticks, num_series), again)
 
 
 def read_static(df: Any, source: Source) -> Table | None:
@@ -243,14 +244,16 @@ def read_static(df: Any, source: Source) -> Table | None:
     """
     if df is None:
         return None
-    table = _columns_of(df, source.columns)
+    table = columns_of(df, source.columns)
     identity = source.columns.id
+    rest = _rest(table, source.columns)
     if identity is None:
-        place, names = np.zeros(1, np.int64), list(table)
-        rows = len(next(iter(table.values()))) if table else 0
-        if rows != 1:
-            raise ValueError(f"The history is one series, but `static_df` has {rows} rows. Give one row.")
-        return {name: table[name] for name in names}
+        lengths = {len(column) for column in rest.values()} or {1}
+        if lengths != {1}:
+            raise ValueError(
+                f"The history is one series, but `static_df` has {lengths.pop()} rows. Give one."
+            )
+        return rest
     if identity not in table:
         raise ValueError(f"`static_df` has no id column {identity!r}; it has {examples(table)}.")
     ids = pd.Index(table[identity])
@@ -260,11 +263,10 @@ def read_static(df: Any, source: Source) -> Table | None:
             f"`static_df` has more than one row for {len(twice)} id(s), for example {examples(twice)}. Keep "
             f"one: static_df = static_df.drop_duplicates({identity!r}, keep='last')."
         )
-    place = _positions(ids, source.ids)
-    return {
-        name: column.reindex(place.astype(object)).reset_index(drop=True)
-        if (place < 0).any()
-        else column.take(place).reset_index(drop=True)
-        for name, column in table.items()
-        if name not in (identity, source.columns.time)
-    }
+    place = replace(source, ids=ids).positions(source.ids)
+    return {name: _pick(column, place) for name, column in rest.items()}
+
+
+def _pick(column: pd.Series, place: NDArray[np.int64]) -> pd.Series:
+    """Take values by position; missing where the position is -1."""
+    return column.reindex(np.where(place < 0, len(column), place)).reset_index(drop=True)

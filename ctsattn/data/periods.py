@@ -37,7 +37,7 @@ Signal = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def natural_periods(gap: float, longest: float) -> tuple[float, ...]:
-    """Day, week and year, where a cycle spans three median gaps and the longest series two cycles (seconds)."""
+    """Day, week and year in seconds, where a cycle spans three gaps and the longest series two cycles."""
     return tuple(p for p in NATURAL if p >= RESOLVED * gap and longest >= CYCLES * p)
 
 
@@ -141,7 +141,7 @@ def _refine(signals: list[Signal], frequency: float, step: float) -> tuple[float
 
 
 def _coarse_power(signal: Signal, step: float, size: int) -> NDArray[np.float64]:
-    r"""Share of the variance $2 |\sum_j y_j e^{-2 \pi i f t_j}|^2 / (n \sum_j y_j^2)$ at multiples of `step`."""
+    r"""Share of variance $2 |\sum_j y_j e^{-2 \pi i f t_j}|^2 / (n \sum_j y_j^2)$ at multiples of `step`."""
     times, values = signal
     cells = 4 << int(np.ceil(np.log2(size)))
     place = times * (cells * step)
@@ -153,7 +153,7 @@ def _coarse_power(signal: Signal, step: float, size: int) -> NDArray[np.float64]
     return 2 * np.abs(np.fft.rfft(spread)[:size]) ** 2 / total if total > 0 else np.zeros(size)
 
 
-def _background(power: NDArray[np.float64], frequency: NDArray[np.float64], peak: int) -> float:
+def _background(power: NDArray[np.float64], frequency: NDArray[np.floating], peak: int) -> float:
     """Power expected at a peak: the median nearby, or the power law through the medians of octaves.
 
     The law keeps the slow swings of random walks, whose power falls with the square of frequency, from

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable
 
 import numpy as np
@@ -10,7 +11,18 @@ from numpy.typing import NDArray
 
 from ctsattn.data.errors import examples
 from ctsattn.data.frame import Panel, Rows
-from ctsattn.data.schema import FUTURE, IGNORED, NUMBER, PAST, STATIC, TARGET, TEXT, Feature
+from ctsattn.data.schema import (
+    FUTURE,
+    IGNORED,
+    NUMBER,
+    PAST,
+    STATIC,
+    TARGET,
+    TEXT,
+    DataWarning,
+    Feature,
+    Schema,
+)
 from ctsattn.data.values import kind_of, learn_vocabulary, to_numbers
 
 MANY_TEXTS = 100
@@ -54,6 +66,12 @@ def assign_roles(panel: Panel) -> tuple[Feature, ...]:
             f"{examples(panel.rows.columns, 12)}. Mend the name, or pass the frame that has it."
         )
     return tuple(found.values())
+
+
+def describe_features(schema: Schema) -> pd.DataFrame:
+    """Show what was decided of each column: its name, role, kind, and why."""
+    rows = [(f.name, f.role, f.kind, f.why) for f in schema.features]
+    return pd.DataFrame(rows, columns=["column", "role", "kind", "why"])
 
 
 def _columns(rows: Rows | None) -> dict[Hashable, pd.Series] | None:
@@ -116,8 +134,15 @@ def _constant_within(codes: NDArray[np.int64], series: NDArray[np.int64], num_se
     return bool((low[high >= 0] == high[high >= 0]).all())
 
 
-def check_static(column: pd.Series, name: Hashable, panel: Panel) -> None:
-    """Refuse a static column of the main frame that varies within a series."""
+def check_static(column: pd.Series, feature: Feature, panel: Panel) -> None:
+    """Refuse a declared static column that varies within a series; warn of one that a rule made static.
+
+    Raises:
+        ValueError: Names the series and times.
+
+    Warns:
+        DataWarning: The last value of each series counts.
+    """
     codes, _ = pd.factorize(column)
     rows, num_series = panel.rows, panel.num_series
     if _constant_within(codes, rows.series, num_series):
@@ -126,11 +151,14 @@ def check_static(column: pd.Series, name: Hashable, panel: Panel) -> None:
     first = np.full(num_series, -1)
     first[rows.series[there][::-1]] = codes[there][::-1]
     odd = there[codes[there] != first[rows.series[there]]]
-    raise ValueError(
-        f"Column {name!r} is declared static, but varies within {len(np.unique(rows.series[odd]))} series, "
-        f"for example {panel.source.describe(rows.series[odd], rows.ticks[odd])}. Name it in past_cols or "
-        f"future_cols."
+    text = (
+        f"Column {feature.name!r} is static ({feature.why}), but varies within "
+        f"{len(np.unique(rows.series[odd]))} series, for example "
+        f"{panel.source.describe(rows.series[odd], rows.ticks[odd])}."
     )
+    if not feature.why.startswith("rule"):
+        raise ValueError(f"{text} Name it in past_cols or future_cols instead.")
+    warnings.warn(f"{text} Its last value counts. Declare its role and fit again.", DataWarning, stacklevel=2)
 
 
 def _after_last_target(panel: Panel) -> NDArray[np.bool_]:

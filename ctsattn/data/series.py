@@ -10,10 +10,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ctsattn.data.clock import Ticks
-from ctsattn.data.frame import Source
+from ctsattn.data.frame import Source, is_sorted
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ragged:
     """Observations of many segments, one segment after the other, ascending in time within each.
 
@@ -32,7 +32,7 @@ class Ragged:
         segment: NDArray[np.int64], times: Ticks, values: NDArray[np.float64], num_segments: int
     ) -> Ragged:
         """Sort rows of any order; rows that share segment and time keep their order."""
-        if not _is_sorted(segment, times):
+        if not is_sorted(segment, times):
             order = np.lexsort((times, segment))
             segment, times, values = segment[order], times[order], values[order]
         counts = np.bincount(segment, minlength=num_segments)
@@ -47,6 +47,17 @@ class Ragged:
     def segment(self) -> NDArray[np.int64]:
         """`[observations]` segment of each observation."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @cached_property
+    def again(self) -> NDArray[np.bool_]:
+        """`[observations]` whether another one of the same segment and time follows."""
+        again = np.zeros(len(self), bool)
+        again[:-1] = (self.times[1:] == self.times[:-1]) & (self.segment[1:] == self.segment[:-1])
+        return again
+
+    def latest(self) -> Ragged:
+        """Keep the last of several observations of a segment at one time."""
+        return self.keep(~self.again) if self.again.any() else self
 
     def __len__(self) -> int:
         return len(self.times)
@@ -86,11 +97,6 @@ class Ragged:
         return Ragged(self.times[at], self.values[at], np.concatenate([[0], np.cumsum(counts)]))
 
 
-def _is_sorted(segment: NDArray[np.int64], times: Ticks) -> bool:
-    same = segment[1:] == segment[:-1]
-    return bool(np.all((segment[1:] > segment[:-1]) | (same & (times[1:] >= times[:-1]))))
-
-
 def spans(start: NDArray[np.int64], stop: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """List the integers of many half-open ranges, one range after the other, and the length of each."""
     counts = np.maximum(stop - start, 0)
@@ -98,7 +104,7 @@ def spans(start: NDArray[np.int64], stop: NDArray[np.int64]) -> tuple[NDArray[np
     return np.arange(counts.sum()) + shift, counts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SeriesStore:
     """All that is known of a set of series.
 
@@ -143,41 +149,41 @@ class SeriesStore:
         per_series = self.past.segment // self.num_channels
         target = self.past.segment % self.num_channels < self.num_targets
         series, times = per_series[target], self.past.times[target]
-        if self.num_targets > 1:
-            order = np.lexsort((times, series))
-            series, times = series[order], times[order]
-            fresh = np.ones(len(times), bool)
-            fresh[1:] = (series[1:] != series[:-1]) | (times[1:] != times[:-1])
-            series, times = series[fresh], times[fresh]
-        return Ragged.from_rows(series, times, np.zeros(len(times)), self.num_series)
+        return Ragged.from_rows(series, times, np.zeros(len(times)), self.num_series).latest()
 
     @cached_property
     def first(self) -> Ticks:
-        """`[series]` first time in any channel, the series' origin; 0 without observations."""
-        return self._bounds(np.minimum, self.past.indptr[:-1])
+        """`[series]` first time in any channel, the series' origin; `end` without observations."""
+        found, filled = self._bounds(np.minimum, self.past.indptr[:-1])
+        return np.where(filled, found, self.end)
 
     @cached_property
     def end(self) -> Ticks:
-        """`[series]` last time in any channel: the cutoff of a forecast; 0 without observations."""
-        return self._bounds(np.maximum, self.past.indptr[1:] - 1)
+        """`[series]` last time in any channel: the cutoff of a forecast.
 
-    def _bounds(self, pick: np.ufunc, at: NDArray[np.int64]) -> Ticks:
-        times, filled = self.past.times, self.past.counts > 0
-        bounds = np.zeros(self.num_series, times.dtype)
-        if filled.any():
-            segments = np.flatnonzero(filled)
-            owner = segments // self.num_channels
-            heads = np.flatnonzero(np.diff(owner, prepend=-1))
-            bounds[owner[heads]] = pick.reduceat(times[at[segments]], heads)
-        return bounds
+        A series without observations stands where the last of the others ends; at 0 if there is none.
+        """
+        found, filled = self._bounds(np.maximum, self.past.indptr[1:] - 1)
+        return np.where(filled, found, found[filled].max() if filled.any() else 0)
+
+    def _bounds(self, pick: np.ufunc, at: NDArray[np.int64]) -> tuple[Ticks, NDArray[np.bool_]]:
+        """Extreme of the times at some positions, one for each segment; and which series have any."""
+        segments = np.flatnonzero(self.past.counts > 0)
+        owner = segments // self.num_channels
+        found, filled = np.zeros(self.num_series, self.past.times.dtype), np.zeros(self.num_series, bool)
+        heads = np.flatnonzero(np.diff(owner, prepend=-1))
+        if heads.size:
+            found[owner[heads]] = pick.reduceat(self.past.times[at[segments]], heads)
+        filled[owner] = True
+        return found, filled
 
     @cached_property
     def last_target(self) -> Ticks:
-        """`[series]` last time at which a target was observed; `end` without one."""
-        counts = self.moments.counts
+        """`[series]` last time at which a target was observed, where steps ahead begin; `end` without one."""
         if not len(self.moments):
             return self.end
-        return np.where(counts > 0, self.moments.times[np.maximum(self.moments.indptr[1:] - 1, 0)], self.end)
+        last = self.moments.times[np.maximum(self.moments.indptr[1:] - 1, 0)]
+        return np.where(self.has_history, last, self.end)
 
     @cached_property
     def has_history(self) -> NDArray[np.bool_]:
@@ -189,7 +195,7 @@ class SeriesStore:
         """`[observations]` standard deviation of each channel from its beginning up to the observation."""
         heads, counts = self.past.indptr[:-1], self.past.counts
         first = np.repeat(heads, counts)
-        # Sums are taken within a segment and from its first value: nothing later, and no other series, enters.
+        # Sums within a segment, from its first value: nothing later and no other series enters.
         centred = pd.Series(self.past.values - self.past.values[first])
         rank = np.arange(len(first)) - first + 1
         mean = centred.groupby(self.past.segment, sort=False).cumsum().to_numpy() / rank
@@ -212,3 +218,33 @@ class SeriesStore:
         """Forget every observation after a cutoff for each series; what is known ahead stays known."""
         owner = self.past.segment // self.num_channels
         return replace(self, past=self.past.keep(self.past.times <= cutoff[owner]))
+
+    def append(self, other: SeriesStore) -> SeriesStore:
+        """Add the observations of another store of the same columns; new ids go to the end.
+
+        Where both have a value at one time, the other's holds. Static covariates of known ids stay.
+        """
+        place = self.source.positions(other.source.ids)
+        place = np.where(place < 0, self.num_series + np.cumsum(place < 0) - 1, place)
+        fresh = np.flatnonzero(place >= self.num_series)
+        source = replace(self.source, ids=self.source.ids.append(other.source.ids[fresh]))
+        clock = self.source.clock
+
+        def merged(mine: Ragged, theirs: Ragged, width: int) -> Ragged:
+            segment = place[theirs.segment // max(width, 1)] * width + theirs.segment % max(width, 1)
+            times = clock.convert(theirs.times, other.source.clock)
+            return Ragged.from_rows(
+                np.concatenate([mine.segment, segment]),
+                np.concatenate([mine.times, times]),
+                np.concatenate([mine.values, theirs.values]),
+                len(source.ids) * width,
+            ).latest()
+
+        return replace(
+            self,
+            source=source,
+            past=merged(self.past, other.past, self.num_channels),
+            known=merged(self.known, other.known, self.num_known),
+            static=np.concatenate([self.static, other.static[fresh]]),
+            static_codes=np.concatenate([self.static_codes, other.static_codes[fresh]]),
+        )

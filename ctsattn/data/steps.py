@@ -57,9 +57,7 @@ def _observed_steps(store: SeriesStore) -> tuple[Steps, NDArray[np.bool_]]:
     )
     if clock.kind != "datetime" or clock.per_second != MICRO or not len(times):
         return steps, shown
-    return _calendar_steps(
-        steps, _Walls.of(wall_clock(times, clock), segment, inner, owner), shown, clock
-    ), shown
+    return _calendar_steps(steps, _Walls.of(clock.wall(times), segment, inner, owner), shown, clock), shown
 
 
 @dataclass(frozen=True)
@@ -148,9 +146,9 @@ def future_ticks(store: SeriesStore, steps: Steps, h: int) -> Ticks:
     out = store.last_target[:, None] + clock.ticks(steps.count)[:, None] * ahead
     for kind in (k for k in np.unique(steps.kind) if KINDS[k] != ELAPSED):
         rows = np.flatnonzero(steps.kind == kind)
-        wall = wall_clock(store.last_target[rows], clock)
+        wall = clock.wall(store.last_target[rows])
         count = steps.count[rows].astype(np.int64)[:, None] * ahead
-        out[rows] = _from_wall(_advance(wall, count, KINDS[kind]).reshape(-1), clock).reshape(-1, h)
+        out[rows] = clock.from_wall(_advance(wall, count, KINDS[kind]).reshape(-1)).reshape(-1, h)
     return out
 
 
@@ -191,24 +189,6 @@ def parse_duration(value: Any, clock: Clock) -> float:
     if not seconds > 0:
         raise ValueError(f"A horizon must be positive, got {value!r}.")
     return float(seconds)
-
-
-def wall_clock(ticks: Ticks, clock: Clock) -> NDArray[Any]:
-    """Show ticks of a calendar as datetime64[us] on the wall clock of the data's zone."""
-    micro = np.asarray(ticks) // (clock.per_second // MICRO)
-    index = pd.DatetimeIndex(micro.view("M8[us]"))
-    if clock.zone is not None:
-        index = index.tz_localize("UTC").tz_convert(clock.zone).tz_localize(None)
-    return index.to_numpy()
-
-
-def _from_wall(wall: NDArray[Any], clock: Clock) -> Ticks:
-    """Read wall-clock times back; one that the clock skips moves forward, of two equal ones it is the first."""
-    index = pd.DatetimeIndex(wall).as_unit("us")
-    if clock.zone is not None:
-        first = np.ones(len(index), bool)
-        index = index.tz_localize(clock.zone, ambiguous=first, nonexistent="shift_forward").tz_convert("UTC")
-    return np.asarray(index.asi8)
 
 
 def lower_median(owner: NDArray[np.int64], values: NDArray[np.float64], groups: int) -> NDArray[np.float64]:

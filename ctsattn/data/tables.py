@@ -36,7 +36,7 @@ class Library:
         return Library(state["name"], {k: v for k, v in plain.items() if v is not None} or None)
 
 
-def is_frame(value: object) -> bool:
+def is_frame(value: Any) -> bool:
     """Whether `open_table` can read it."""
     if isinstance(value, (pd.DataFrame, pd.Series)):
         return True

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctsattn.data.batch import TaskSpec
-from ctsattn.data.periods import natural_periods, detected_periods
-from ctsattn.data.schema import FUTURE, NUMBER, STATIC, TARGET, TEXT, Schema
+from ctsattn.data.clock import Clock
+from ctsattn.data.periods import DAY, detected_periods, natural_periods
+from ctsattn.data.schema import FUTURE, NUMBER, STATIC, TEXT, Schema
 from ctsattn.data.series import SeriesStore
 from ctsattn.data.steps import parse_duration
 
-DAY = 86400.0
 YEAR = 365.25 * DAY
 PHYSICAL_UNITS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, DAY, YEAR / 12, YEAR)
 STEPS_AHEAD = 24  # steps that a horizon looks ahead when neither user nor data says more
@@ -21,7 +21,7 @@ STEPS_BACK = 128  # steps that a lookback shows at least, where the data have th
 
 
 def time_unit(gap: float, physical: bool) -> float:
-    """Return the natural unit nearest to a gap on a logarithmic scale: seconds to years, or a power of ten."""
+    """Return the natural unit nearest, in its logarithm, to a gap: 1 ns to a year, or a power of ten."""
     if not physical:
         return float(10.0 ** np.round(np.log10(gap)))
     units = np.array(PHYSICAL_UNITS)
@@ -29,9 +29,13 @@ def time_unit(gap: float, physical: bool) -> float:
 
 
 def median_gap(store: SeriesStore) -> float:
-    """Median gap between neighbouring observations of one channel, in seconds or units; 1 without any."""
+    """Median gap between neighbouring observations of one channel, in seconds or units.
+
+    Without two observations of any channel it is a day, or one unit.
+    """
+    fallback = DAY if store.source.clock.is_physical else 1.0
     gaps = np.diff(store.past.times)[store.past.segment[1:] == store.past.segment[:-1]]
-    return float(np.median(store.source.clock.seconds(gaps))) if gaps.size else 1.0
+    return float(np.median(store.source.clock.seconds(gaps))) if gaps.size else fallback
 
 
 def infer_task(
@@ -83,7 +87,7 @@ def infer_task(
     )
 
 
-def _span(value: Any, gap: float, clock: Any) -> float | None:
+def _span(value: Any, gap: float, clock: Clock) -> float | None:
     if value is None:
         return None
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):

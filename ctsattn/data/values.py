@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable
+from decimal import Decimal
+from numbers import Real
 
 import numpy as np
 import pandas as pd
@@ -14,8 +16,10 @@ from ctsattn.data.schema import NUMBER, TEXT, DataWarning, Feature
 
 OTHER = 1  # code of a text that training did not see; 0 is missing
 MAX_VOCABULARY = 1000
+LARGEST = 1e100  # beyond it squares overflow
 
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
+_TIMES = ("datetime", "datetime64", "date", "timedelta", "timedelta64", "period", "time")
 Where = Callable[[NDArray[np.int64]], str]
 
 
@@ -29,11 +33,21 @@ def kind_of(column: pd.Series) -> str:
     if kind in "Mm" or isinstance(column.dtype, pd.PeriodDtype):
         return "time"
     inferred = pd.api.types.infer_dtype(column, skipna=True)
+    if inferred.startswith("mixed"):
+        inferred = _mixed(column)
     if inferred in _NUMBERS:
         return NUMBER
-    if inferred in ("datetime", "datetime64", "date", "timedelta", "timedelta64", "period", "time"):
-        return "time"
-    return TEXT if inferred in ("string", "mixed", "mixed-integer", "categorical") else "other"
+    if inferred in ("string", "categorical"):
+        return TEXT
+    return "time" if inferred in _TIMES else "other"
+
+
+def _mixed(column: pd.Series) -> str:
+    """Say whether objects of several types are all numbers, or numbers and texts."""
+    types = {type(value) for value in column[column.notna()]}
+    if all(issubclass(t, (Real, Decimal, np.bool_)) for t in types):
+        return "floating"
+    return "string" if all(issubclass(t, (str, Real, Decimal, np.bool_)) for t in types) else "mixed"
 
 
 def to_numbers(column: pd.Series, name: Hashable, what: str, where: Where) -> NDArray[np.float64]:
@@ -50,35 +64,38 @@ def to_numbers(column: pd.Series, name: Hashable, what: str, where: Where) -> ND
         TypeError: If it holds neither numbers nor text.
     """
     if isinstance(column.dtype, pd.CategoricalDtype) and kind_of(pd.Series(column.cat.categories)) == NUMBER:
-        column = column.astype(column.cat.categories.dtype if not column.isna().any() else np.float64)
+        column = column.astype(np.float64)
     kind = kind_of(column)
     if kind != NUMBER:
         raise _not_numbers(column, name, what, kind, where)
     if column.dtype == object:
         column = column.where(column.notna(), np.nan).astype(np.float64)
     values = column.to_numpy(np.float64, na_value=np.nan)
-    infinite = np.flatnonzero(np.isinf(values))
-    if infinite.size:
+    with np.errstate(invalid="ignore"):
+        bad = np.flatnonzero(np.abs(values) > LARGEST)
+    if bad.size:
+        found = "infinite" if np.isinf(values[bad]).all() else f"infinite or beyond {LARGEST:g}"
         raise ValueError(
-            f"{what} column {name!r} has {infinite.size} infinite value(s) among {len(values)} rows: "
-            f"{where(infinite)}. Finite numbers and NaN (not observed) are accepted. Make them NaN: "
-            f"df[{name!r}] = df[{name!r}].replace([np.inf, -np.inf], np.nan)."
+            f"{what} column {name!r} has {bad.size} value(s) among {len(values)} rows that are {found}: "
+            f"{where(bad)}. Finite numbers and NaN (not observed) are accepted. Make them NaN: "
+            f"df[{name!r}] = df[{name!r}].where(df[{name!r}].abs() < {LARGEST:g})."
         )
     return values
 
 
 def _not_numbers(column: pd.Series, name: Hashable, what: str, kind: str, where: Where) -> Exception:
-    if kind == TEXT:
-        text = np.flatnonzero([not isinstance(v, (int, float, complex)) for v in column.astype(object)])
-        text = text[column.iloc[text].notna().to_numpy()]
-        return ValueError(
-            f"{what} column {name!r} must hold numbers, but {text.size} of {len(column)} rows hold text, for "
-            f"example {examples(column.iloc[text].astype(object))} ({where(text)}). Convert it: "
-            f"df[{name!r}] = pd.to_numeric(df[{name!r}], errors='coerce')."
+    if kind != TEXT:
+        return TypeError(
+            f"{what} column {name!r} must hold numbers, but has dtype {column.dtype}, for example "
+            f"{examples(column.iloc[:3])}. Give int, float, bool, nullable or pyarrow numbers."
         )
-    return TypeError(
-        f"{what} column {name!r} must hold numbers, but has dtype {column.dtype}, for example "
-        f"{examples(column.iloc[:3])}. Give int, float, bool, nullable or pyarrow numbers."
+    values = column.astype(object)
+    text = np.flatnonzero([isinstance(value, str) for value in values])
+    text = text if text.size else np.flatnonzero(column.notna())
+    return ValueError(
+        f"{what} column {name!r} must hold numbers, but {text.size} of {len(column)} rows hold text, for "
+        f"example {examples(values.iloc[text])} ({where(text)}). Convert it: "
+        f"df[{name!r}] = pd.to_numeric(df[{name!r}], errors='coerce')."
     )
 
 

@@ -12,6 +12,7 @@ from ctsattn.data.clock import Ticks
 from ctsattn.data.series import Ragged, SeriesStore, spans
 
 MIN_TOKENS = 16  # observations of a channel that a window shows even where the lookback holds fewer
+DENSE = 128  # observations by which the cutoffs of windows with data on both sides are apart, at most
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,22 @@ def cut_past(store: SeriesStore, spec: TaskSpec, windows: Windows, max_tokens: i
     A channel shows the observations of the lookback span before the cutoff, or the last 16 where the span
     holds fewer, and at most the last `max_tokens`.
     """
-    segments = store.segments(windows.series)
-    stop = store.past.search(segments, windows.cutoff[:, None])
-    span = store.source.clock.ticks(spec.lookback * spec.time_unit)
-    start = store.past.search(segments, (windows.cutoff - span)[:, None])
-    begin = store.past.indptr[segments]
-    start = np.maximum(np.minimum(start, stop - MIN_TOKENS), np.maximum(begin, stop - max_tokens))
+    start, stop = visible(store, spec, windows.series, windows.cutoff, max_tokens)
     at, counts = spans(start.reshape(-1), stop.reshape(-1))
-    if not windows.hide.any():
-        return Past(at, counts.reshape(segments.shape))
-    return _without_hidden(store, windows, at, counts.reshape(segments.shape))
+    counts = counts.reshape(start.shape)
+    return _without_hidden(store, windows, at, counts) if windows.hide.any() else Past(at, counts)
+
+
+def visible(
+    store: SeriesStore, spec: TaskSpec, series: NDArray[np.int64], cutoff: Ticks, max_tokens: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where in `store.past` the observations that windows show begin and end, `[windows, channels]`."""
+    segments = store.segments(series)
+    stop = store.past.search(segments, cutoff[:, None])
+    span = store.source.clock.ticks(spec.lookback * spec.time_unit)
+    start = store.past.search(segments, (cutoff - span)[:, None])
+    first = np.maximum(store.past.indptr[segments], stop - max_tokens)
+    return np.maximum(np.minimum(start, stop - MIN_TOKENS), first), stop
 
 
 def _without_hidden(
@@ -104,6 +111,48 @@ def is_asked(windows: Windows, window: NDArray[np.int64], times: Ticks) -> NDArr
     return inside & (there == times)
 
 
+def answer_windows(store: SeriesStore, spec: TaskSpec, series: NDArray[np.int64], ticks: Ticks) -> Windows:
+    """Choose the window that answers each asked time.
+
+    What lies after the last observation is seen from there. What lies before it is seen with data on both
+    sides, from a cutoff that depends on the series and the asked time alone, so that no answer depends on
+    what else is asked.
+
+    Args:
+        store: The history.
+        spec: Sizes and units.
+        series: `[rows]` positions in the store, ascending.
+        ticks: `[rows]` asked times, ascending within a series.
+
+    Returns:
+        Windows whose queries, one window after the other, are the rows in their order.
+    """
+    cutoff = store.end[series].astype(np.result_type(store.end, ticks))
+    inside = ticks < cutoff
+    cutoff[inside] = _surrounding(store, spec, series[inside], ticks[inside])
+    head = np.ones(len(series), bool)
+    head[1:] = (series[1:] != series[:-1]) | (cutoff[1:] != cutoff[:-1])
+    indptr = np.append(np.flatnonzero(head), len(series)).astype(np.int64)
+    return Windows.of(series[head], cutoff[head], Ragged(ticks, np.zeros(len(ticks)), indptr))
+
+
+def _surrounding(store: SeriesStore, spec: TaskSpec, series: NDArray[np.int64], ticks: Ticks) -> Ticks:
+    """Cutoffs a quarter to three quarters of the lookback after a time, on a grid from the series' origin.
+
+    Where observations are so dense that a window cannot show that many, the grid counts observations.
+    """
+    clock, origin = store.source.clock, store.first[series]
+    half = spec.lookback * spec.time_unit / 2
+    block = np.maximum(np.floor(clock.seconds(ticks - origin) / half), 0.0)
+    cutoff = origin + clock.ticks((block + 1.5) * half)
+    moments = store.moments
+    rank = moments.search(series, ticks) - moments.indptr[series]
+    ahead = moments.indptr[series] + (rank // DENSE + 2) * DENSE
+    dense = ahead < moments.indptr[series + 1]
+    cutoff[dense] = np.minimum(cutoff[dense], moments.times[ahead[dense]])
+    return np.minimum(cutoff, store.end[series])
+
+
 @dataclass(frozen=True)
 class TrainingWindows:
     """All windows that training may draw: a cutoff at each time a target was observed, if others follow.
@@ -116,7 +165,6 @@ class TrainingWindows:
         spec: Sizes and units.
         max_queries: Most queries in a window; a random choice where the horizon holds more.
         impute: Share of windows that also ask for hidden times of their past.
-        start: Cutoffs before this tick of each series are not drawn; `None`: all are.
     """
 
     store: SeriesStore
@@ -151,8 +199,8 @@ class TrainingWindows:
         at = self.cutoffs()
         if not at.size:
             raise ValueError(
-                f"No series has an observation within the horizon ({self.spec.horizon:.6g} model units) after "
-                f"another, so there is nothing to train on. Give longer series or a longer horizon."
+                f"There is nothing to train on: no series has an observation within the horizon "
+                f"({self.spec.horizon:.6g} model units) after another. Give longer series or horizons."
             )
         owner = self.store.moments.segment[at]
         weight = np.bincount(owner, minlength=self.store.num_series)[owner] ** -0.5
