@@ -1,0 +1,107 @@
+"""Triton backend: continuous attention in one pass, forward and backward."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ctsattn.ops.continuous.triton.launch import KINDS, _interpreted, launch_backward, launch_forward
+
+_MAX_DIM = 256
+
+
+def why_not(q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Reason why this backend cannot run on these tensors, and what can; None if it can."""
+    del k
+    if not q.is_cuda and not _interpreted():
+        return f'Triton needs tensors on a GPU, but `q` is on {q.device}; `backend="cpu"` runs there'
+    if q.dtype == torch.bfloat16 and not q.is_cuda:
+        return "Triton's interpreter multiplies bfloat16 matrices wrongly; float16 and float32 run in it"
+    if q.dtype not in KINDS:
+        return f'it has no kernels for {q.dtype}; `backend="reference"` takes every dtype'
+    if max(q.shape[-1], v.shape[-1]) > _MAX_DIM:
+        return (
+            f"heads are at most {_MAX_DIM} wide, but here they are {q.shape[-1]} (keys) and {v.shape[-1]} "
+            f'(values); `backend="reference"` takes every width'
+        )
+    return None
+
+
+def core(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gaps: Tensor,
+    first: Tensor,
+    last: Tensor,
+    scale: float,
+    *,
+    causal: bool = False,
+    full: bool = False,
+    offset: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Integrate over the whole pieces that each query sees; see `reference.core`."""
+    del offset
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    gaps, first, last = gaps.contiguous(), first.contiguous(), last.contiguous()
+    return _attention(q, k, v, gaps, first, last, scale, causal or full)
+
+
+@torch.library.custom_op("ctsattn::continuous_attention", mutates_args=())
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor, scale: float, simple: bool
+) -> tuple[Tensor, Tensor]:
+    """Outputs and log-sum-exps; `simple`: every `first` is 0."""
+    return launch_forward(q, k, v, gaps, first, last, scale, simple)
+
+
+@_attention.register_fake
+def _(q, k, v, gaps, first, last, scale, simple):
+    out = q.new_empty((*q.shape[:3], v.shape[-1]))
+    return out, q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.custom_op("ctsattn::continuous_attention_backward", mutates_args=())
+def _attention_backward(
+    grad_out: Tensor,
+    grad_lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gaps: Tensor,
+    first: Tensor,
+    last: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    scale: float,
+    simple: bool,
+    with_gaps: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of `q`, `k`, `v` and `gaps`; the last are 0 unless `with_gaps`."""
+    return launch_backward(
+        grad_out, grad_lse, q, k, v, gaps, first, last, out, lse, scale, simple, with_gaps
+    )
+
+
+@_attention_backward.register_fake
+def _(grad_out, grad_lse, q, k, v, gaps, first, last, out, lse, scale, simple, with_gaps):
+    return tuple(x.new_empty(x.shape) for x in (q, k, v, gaps))
+
+
+def _keep(ctx, inputs, output) -> None:
+    """Keep for the backward pass what it needs."""
+    *tensors, ctx.scale, ctx.simple = inputs
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _differentiate(ctx, grad_out, grad_lse):
+    """Gradients of all arguments of `_attention`."""
+    grad_out = grad_out if grad_out.stride(-1) == 1 else grad_out.contiguous()
+    with_gaps = ctx.needs_input_grad[3]
+    dq, dk, dv, dgaps = _attention_backward(
+        grad_out, grad_lse.contiguous(), *ctx.saved_tensors, ctx.scale, ctx.simple, with_gaps
+    )
+    return dq, dk, dv, dgaps if with_gaps else None, None, None, None, None
+
+
+_attention.register_autograd(_differentiate, setup_context=_keep)

@@ -1,0 +1,146 @@
+"""Triton: group-major tiles, and what one straight piece of the score gives to its two knots.
+
+A tile of `BN` consecutive knots is held in **group-major order**: column `c = g * NJ + j` holds knot `n0 + j * G + g`,
+with `NJ = BN / G`. The successor of a knot in group `g` is the same `j` in group `g + 1`, so moving a tile by one knot
+renames registers and moves nothing between lanes. Only the successors of the last group are new: the thin tile of knots
+`n0 + (j + 1) * G`, here called the rim.
+
+A piece is named after its left knot. With `δ` the rise of the score over it, `e0`, `e1` the exponentials at its ends and
+`Δ` its length, `mass = (e1 - e0) / δ`, and
+
+    left = Δ (mass - e0) / δ      right = Δ (e1 - mass) / δ      c = (right - left) / δ
+
+where `c` is what the gradient needs (`operator`'s derivation stands in `api.py`). All cancel near `δ = 0`. `TERMS = 0`
+is the way of bfloat16: below `NEAR` the piece is a trapezoid, whose error `δ / 6` is under the rounding of a weight, and
+the division needs no second branch, because `1 / δ` is replaced by `1 / 2`. Otherwise a series of `TERMS` terms takes
+over inside a radius at which both are good to the precision wanted.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+# Score of a knot that gives no weight: its exponential is 0, and the slope towards it has the reciprocal 0.
+HIDDEN = tl.constexpr(-3.0e38)
+# Above this rise of the score its reciprocal counts as 0.
+STEEPEST = tl.constexpr(1.0e38)
+# A trapezoid below this rise of the score: rounding of e1 - e0 gives 1e-7 / NEAR², the trapezoid NEAR / 6.
+NEAR = tl.constexpr(0.012)
+# c = mass / 6 below this rise: rounding gives 1e-7 / NEAR_C³, the approximation NEAR_C² / 60.
+NEAR_C = tl.constexpr(0.15)
+# Largest exponent of a knot in the backward pass, e^60; only knots without weight exceed it.
+CEILING = tl.constexpr(60.0 * 1.4426950408889634)
+
+
+@triton.jit
+def split_in_two(x, M: tl.constexpr, N: tl.constexpr):
+    """Split [M, N] into its left and right [M, N / 2]."""
+    return tl.split(tl.permute(tl.reshape(x, (M, 2, N // 2)), (0, 2, 1)))
+
+
+@triton.jit
+def join_two(left, right, M: tl.constexpr, N: tl.constexpr):
+    """Join two [M, N / 2] into [M, N]."""
+    return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), (M, N))
+
+
+@triton.jit
+def split_in_four(x, M: tl.constexpr, N: tl.constexpr):
+    """Split [M, N] into four [M, N / 4]."""
+    left, right = split_in_two(x, M, N)
+    x0, x1 = split_in_two(left, M, N // 2)
+    x2, x3 = split_in_two(right, M, N // 2)
+    return x0, x1, x2, x3
+
+
+@triton.jit
+def join_four(x0, x1, x2, x3, M: tl.constexpr, N: tl.constexpr):
+    """Join four [M, N / 4] into [M, N]."""
+    return join_two(join_two(x0, x1, M, N // 2), join_two(x2, x3, M, N // 2), M, N)
+
+
+@triton.jit
+def reciprocal(x, FAST: tl.constexpr):
+    """`1 / x` to one unit in the last place, and 0 beyond `STEEPEST`."""
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return tl.where(tl.abs(x) > STEEPEST, 0.0, 1.0 / x)
+
+
+@triton.jit
+def hat_series(d, TERMS: tl.constexpr):
+    """`φ2(d)` to `TERMS` terms: the sum of `d^n / (n + 2)!`."""
+    total = tl.full(d.shape, 1.0, tl.float32)
+    for i in tl.static_range(TERMS - 1, 0, -1):
+        total = 1.0 + total * d * (1.0 / (i + 2))
+    return 0.5 * total
+
+
+@triton.jit
+def bump_series(d, TERMS: tl.constexpr):
+    """Integral of `s (1 - s) e^{s d}` over [0, 1] to `TERMS` terms: the sum of `d^n / (n! (n + 2) (n + 3))`."""
+    total = tl.full(d.shape, 1.0, tl.float32)
+    for i in tl.static_range(TERMS - 1, 0, -1):
+        total = 1.0 + total * d * ((i + 1.0) / (i * (i + 3.0)))
+    return total * (1.0 / 6.0)
+
+
+@triton.jit
+def piece_weights(
+    d, e0, e1, gap, begun, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr
+):
+    """`left`, `begun + right` and `1 / d` of a piece."""
+    if TERMS == 0:
+        near = tl.abs(d) < NEAR
+        r = reciprocal(tl.where(near, 2.0, d), FAST)
+        p = gap * r
+        q = (e1 - e0) * r * p
+        return e0 * tl.where(near, p, -p) + q, e1 * p + (begun - q), r
+    else:
+        near = tl.abs(d) < RADIUS
+        r = reciprocal(tl.where(near, 1.0, d), FAST)
+        mass = (e1 - e0) * r
+        small = tl.where(near, d, 0.0)
+        left = tl.where(near, e0 * hat_series(small, TERMS), (mass - e0) * r)
+        right = tl.where(near, e1 * hat_series(-small, TERMS), (e1 - mass) * r)
+        return gap * left, gap * right + begun, r
+
+
+@triton.jit
+def piece_curvature(
+    d, e0, gap, left, right, r, TERMS: tl.constexpr, RADIUS: tl.constexpr
+):
+    """`c` of a piece: how its mass moves from one end to the other as the score tilts."""
+    if TERMS == 0:
+        return tl.where(tl.abs(d) < NEAR_C, (left + right) * (1.0 / 6.0), (right - left) * r)
+    else:
+        near = tl.abs(d) < RADIUS
+        series = gap * e0 * bump_series(tl.where(near, d, 0.0), TERMS)
+        return tl.where(near, series, (right - left) * r)
+
+
+@triton.jit
+def tile_offsets(BN: tl.constexpr, G: tl.constexpr):
+    """Knot of each column of a tile, and of its rim, relative to the first knot."""
+    c = tl.arange(0, BN)
+    return (c % (BN // G)) * G + c // (BN // G), (tl.arange(0, BN // G) + 1) * G
+
+
+@triton.jit
+def load_gaps(gap_ptr, n0, num_knots, BN: tl.constexpr, G: tl.constexpr):
+    """Gap after each knot of a tile, and the smallest `last - n0` with which the knot has weight.
+
+    A knot has weight for a query if one of its pieces counts and has length. The gaps before and after are
+    loaded as one [BN, 2], which is large enough for the compiler to copy it through shared memory instead of
+    letting each thread load all that it needs.
+    """
+    local, _rim = tile_offsets(BN, G)
+    right_end = local[:, None] + tl.arange(0, 2)[None, :]
+    knot = n0 + right_end
+    gaps = tl.load(gap_ptr + knot, mask=(knot > 0) & (knot < num_knots), other=0.0)
+    _before, after = tl.split(gaps)
+    return after, tl.min(tl.where(gaps > 0, right_end, 2147483647), 1)
