@@ -29,6 +29,11 @@ class Source:
     checksum: str | None
     member: str = ""
 
+    @property
+    def file(self) -> str:
+        """Name of the downloaded file."""
+        return self.url.split("?")[0].rsplit("/", 1)[-1]
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -77,8 +82,8 @@ class Dataset:
 
     @property
     def checksums(self) -> dict[str, str | None]:
-        """Checksum of each file by its name; None where none is known."""
-        return {source.names[0]: source.checksum for source in self.sources}
+        """Checksum of each download by its name; None where none is known."""
+        return {source.file: source.checksum for source in self.sources}
 
     @property
     def synthetic(self) -> bool:

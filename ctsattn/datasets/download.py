@@ -19,6 +19,7 @@ from ctsattn.datasets.card import Source
 _COMPRESSED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _CHUNK = 1 << 20
+_PIECE = 1 << 16  # bytes that a broken transfer may lose
 _LARGEST_UNPACKED = 4 << 30  # bytes; an archive that claims more is refused
 _TIMEOUT = (10, 60)  # seconds to connect, and between two pieces
 
@@ -90,7 +91,7 @@ def download(source: Source, cache: Path) -> Path:
     import pooch
     from filelock import FileLock
 
-    target = cache / source.url.split("?")[0].rsplit("/", 1)[-1]
+    target = cache / source.file
     if target.exists():
         return target
     cache.mkdir(parents=True, exist_ok=True)
@@ -138,8 +139,8 @@ def _transfer(url: str, part: Path) -> None:
                 return  # nothing is left to fetch; the checksum decides whether that is right
             answer.raise_for_status()
             resumed = answer.status_code == requests.codes.partial_content
-            with part.open("ab" if resumed else "wb") as out:
-                for piece in answer.iter_content(_CHUNK):
+            with part.open("ab" if resumed else "wb", buffering=0) as out:
+                for piece in answer.iter_content(_PIECE):
                     out.write(piece)
             expected = int(answer.headers.get("Content-Length", -1))
     except requests.RequestException as error:

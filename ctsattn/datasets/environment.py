@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,9 @@ def _samples(path: Path) -> pd.DataFrame:
         import rdata
     except ImportError as error:
         raise ImportError(f"{path.name} is an R data file. To read it: pip install rdata") from error
-    content: dict[str, Any] = rdata.read_rda(path)
+    with warnings.catch_warnings():  # rdata tells of each R class that has no counterpart in Python
+        warnings.filterwarnings("ignore", message="Missing constructor", category=UserWarning)
+        content: dict[str, Any] = rdata.read_rda(path)
     sample = next(iter(content.values()))["Sample"]
     dates = np.asarray(sample["Date"], dtype=np.float64)
     return pd.DataFrame(sample).assign(Date=(dates * 86400).astype("datetime64[s]")).reset_index(drop=True)

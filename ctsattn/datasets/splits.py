@@ -166,9 +166,15 @@ class SeriesSplit:
     seed: int = 42
 
     def series(self, count: int) -> dict[str, np.ndarray]:
-        """Numbers of the series in each part, in the order of the draw, for `count` series."""
+        """Numbers of the series in each part, in the order of the draw, for `count` series.
+
+        Raises:
+            ValueError: There are fewer than five series, too few to give each part one.
+        """
         from sklearn.model_selection import train_test_split
 
+        if count < 5:
+            raise ValueError(f"Splitting whole series takes at least 5 of them, but there are {count}.")
         seen, test = train_test_split(np.arange(count), train_size=0.8, random_state=self.seed, shuffle=True)
         train, val = train_test_split(seen, train_size=0.75, shuffle=False)
         return {"train": train, "val": val, "test": test}
