@@ -1,0 +1,105 @@
+"""The frozen plan: read it, prove that it is the frozen one, and turn it into what the runs need."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from experiments.hypotheses.backbone import Design
+from experiments.hypotheses.tasks import Shape
+from experiments.hypotheses.training import Schedule
+
+HERE = Path(__file__).parent
+PLAN, FROZEN = HERE / "plan.toml", HERE / "frozen.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan as read from its file.
+
+    Attributes:
+        tables: The file's tables.
+        sha256: Hash of the file.
+    """
+
+    tables: dict[str, Any]
+    sha256: str
+
+    @classmethod
+    def read(cls, path: Path = PLAN) -> Plan:
+        """Read a plan."""
+        content = path.read_bytes()
+        return cls(tomllib.loads(content.decode()), hashlib.sha256(content).hexdigest())
+
+    @cached_property
+    def arms(self) -> dict[str, str]:
+        """Mixer of each arm."""
+        return self.tables["arms"]
+
+    @cached_property
+    def sets(self) -> dict[str, dict[str, Any]]:
+        """Every data set with what the plan says of it; `native` is true for those irregular by nature."""
+        regular = {name: {**facts, "native": False} for name, facts in self.tables["data"].items()}
+        return regular | {name: {**facts, "native": True} for name, facts in self.tables["native"].items()}
+
+    def shape(self, name: str) -> Shape:
+        """How the windows of a data set are cut."""
+        facts = self.sets[name]
+        return Shape(facts["lookback"], facts["horizon"], tuple(facts.get("variables", ())))
+
+    def conditions(self, name: str) -> list[str]:
+        """Conditions that a data set is tested under."""
+        if self.sets[name]["native"]:
+            return ["all"]
+        table = self.tables["conditions"]
+        return [*table["regular"], *table["irregular"], *table["unseen"]]
+
+    def design(self, **changes: Any) -> Design:
+        """The network, with changes that an experiment makes."""
+        return Design(**{**self.tables["design"], **changes})
+
+    def schedule(self, learning_rate: float, regime: str) -> Schedule:
+        """The training, at a learning rate and in a regime."""
+        facts = {k: v for k, v in self.tables["schedule"].items() if k != "learning_rates"}
+        return Schedule(**facts, learning_rate=learning_rate, thinned=regime == "thinned")
+
+
+def freeze(plan: Path = PLAN, record: Path = FROZEN) -> dict[str, str]:
+    """Record hash and date of the plan; a plan that is frozen already is not frozen anew.
+
+    Raises:
+        ValueError: Another plan was frozen before.
+    """
+    sha256 = Plan.read(plan).sha256
+    if record.exists():
+        frozen = json.loads(record.read_text())
+        if frozen["sha256"] != sha256:
+            raise ValueError(
+                f"{plan.name} differs from the plan frozen on {frozen['date']}. A frozen plan does not "
+                "change: restore it, or publish the change as a new study in a folder of its own."
+            )
+        return frozen
+    entry = {"file": plan.name, "sha256": sha256, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    record.write_text(json.dumps(entry, indent=2) + "\n")
+    return entry
+
+
+def check_frozen(plan: Plan, record: Path = FROZEN) -> None:
+    """Refuse to go on unless `plan` is the frozen one.
+
+    Raises:
+        ValueError: No plan is frozen, or another one.
+    """
+    if not record.exists():
+        raise ValueError(
+            "The plan is not frozen yet. Run `python -m experiments.hypotheses.freeze` and commit it."
+        )
+    frozen = json.loads(record.read_text())
+    if frozen["sha256"] != plan.sha256:
+        raise ValueError(f"The plan is not the one frozen on {frozen['date']}; test sets stay closed.")
