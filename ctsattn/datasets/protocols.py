@@ -87,7 +87,8 @@ def row_windows(
         origins = np.arange(max(first, lookback), end - horizon + 1)
         if not len(origins):
             raise ValueError(
-                f"The {part} part has rows {first} to {end}: too few to look back {lookback} and ahead {horizon}."
+                f"The {part} part has rows {first} to {end}: too few to look back {lookback} "
+                f"and ahead {horizon}."
             )
         parts[part] = RowWindows(scaled, origins, lookback, horizon)
     return parts
@@ -115,14 +116,14 @@ class Errors:
         """
         seen = np.ones(truth.shape, dtype=bool) if observed is None else np.asarray(observed, dtype=bool)
         if not np.isfinite(forecast[seen]).all():
-            raise ValueError(f"{(~np.isfinite(forecast[seen])).sum()} of {seen.sum()} forecasts are not finite.")
+            bad = (~np.isfinite(forecast[seen])).sum()
+            raise ValueError(f"{bad} of {seen.sum()} forecasts are not finite.")
         error = np.where(seen, np.asarray(forecast, dtype=np.float64) - truth, 0.0)
         axes = tuple(range(error.ndim - 1))
         sums = np.stack([(error**2).sum(axes), np.abs(error).sum(axes), seen.sum(axes)])
-        if not len(self.count):
-            self.squared, self.absolute, self.count = sums
-        else:
-            self.squared, self.absolute, self.count = np.stack([self.squared, self.absolute, self.count]) + sums
+        if len(self.count):
+            sums = sums + np.stack([self.squared, self.absolute, self.count])
+        self.squared, self.absolute, self.count = sums
 
     def pooled(self) -> dict[str, float]:
         """Plain means over all points: the long-horizon protocol."""
@@ -226,7 +227,9 @@ PROTOCOLS: dict[str, RecordProtocol] = {
 }
 
 
-def record_windows(frame: pd.DataFrame, protocol: RecordProtocol, split: SeriesSplit) -> dict[str, RecordWindows]:
+def record_windows(
+    frame: pd.DataFrame, protocol: RecordProtocol, split: SeriesSplit
+) -> dict[str, RecordWindows]:
     """Windows of t-PatchGNN's protocol for irregular records.
 
     Args:
@@ -281,10 +284,9 @@ def _cut(records: Records, members: np.ndarray, last: np.ndarray, protocol: Reco
     length = last if protocol.length is None else np.full(len(last), protocol.length)
     if protocol.stride is None:
         starts = [np.zeros(1) for _ in members]
-    elif protocol.length is None:
-        starts = [np.arange(0, int(last[m]) - int(protocol.history), protocol.stride, dtype=float) for m in members]
     else:
-        starts = [np.arange(0, int(protocol.length - whole) + 1, protocol.stride, dtype=float) for _ in members]
+        free = int(protocol.history) if protocol.length is None else int(whole) - 1
+        starts = [np.arange(0, int(length[m]) - free, protocol.stride, dtype=float) for m in members]
     record = np.repeat(members, [len(s) for s in starts])
     start = np.concatenate(starts) if len(starts) else np.zeros(0)
     end = start + whole

@@ -158,7 +158,7 @@ STRIDED: dict[str, Callable[..., np.ndarray]] = {"every": every, "one_in": one_i
 
 @dataclass(frozen=True)
 class Condition:
-    """A sampling condition by its name: `all`, `random-50` (percent kept), `every-4` (stride), …
+    """A sampling condition by its name: `all`, `random-50` (percent kept), `every-4` (stride).
 
     Names before the dash are the keys of `SHARED` and `STRIDED`.
 
@@ -190,7 +190,7 @@ class Condition:
         )
 
     def keep(self, values: np.ndarray, seed: int) -> np.ndarray:
-        """Mask of what is kept, `[..., length, channels]`; each channel keeps at least its last two points."""
+    """Times `[..., length]` with normal errors of `share` of the mean gap, put back into order."""
         mask = self.rule()(values, np.random.default_rng([seed, 65]))
         few = mask.sum(-2, keepdims=True) < LEAST
         mask[..., -LEAST:, :] |= few
