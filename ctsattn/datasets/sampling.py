@@ -190,7 +190,7 @@ class Condition:
         )
 
     def keep(self, values: np.ndarray, seed: int) -> np.ndarray:
-    """Times `[..., length]` with normal errors of `share` of the mean gap, put back into order."""
+        """Mask of what is kept, `[..., length, channels]`; where fewer than two are, the last two."""
         mask = self.rule()(values, np.random.default_rng([seed, 65]))
         few = mask.sum(-2, keepdims=True) < LEAST
         mask[..., -LEAST:, :] |= few
