@@ -21,6 +21,7 @@ from ctsattn.ops.continuous.solve import Request, pose, solve
 
 Backend = Literal["reference", "cpu", "triton", "first_order"]
 BACKENDS = ("reference", "cpu", "triton", "first_order")
+NARROWED_BY_AUTOCAST = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def continuous_attention(
@@ -106,9 +107,9 @@ def continuous_attention(
         Su, "Continuous Softmax Attention", Scientific Spaces, archives/11980.
         Calvello, Kovachki, Levine and Stuart, "Continuum Attention for Neural Operators", arXiv 2406.06486.
     """
+    q, k, v = _autocast(q, k, v)
     check_attention_inputs(q, k, v, enable_gqa)
     _check_options(interval, tail, dropout_p, backend)
-    q, k, v = _autocast(q, k, v)
     core = choose_backend(backend, q, k, v, dropout_p)
     request = _checked_request(
         q, k, times, query_times, key_mask, is_causal, sink, interval, tail, cu_seqlens
@@ -181,7 +182,7 @@ def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return q, k, v
     dtype = torch.get_autocast_dtype(device)
-    q, k, v = (x if x.dtype == torch.float64 else x.to(dtype) for x in (q, k, v))
+    q, k, v = (x.to(dtype) if x.dtype in NARROWED_BY_AUTOCAST else x for x in (q, k, v))
     return q, k, v
 
 

@@ -82,10 +82,10 @@ def series_of_tokens(cu_seqlens: Tensor, tokens: int) -> Tensor:
     return torch.searchsorted(cu_seqlens[1:-1].long().contiguous(), token, right=True)
 
 
-def first_knots(knots: Knots, cu_seqlens: Tensor) -> Tensor:
-    """First knot of each packed series `[batch, series]`."""
-    starts = cu_seqlens[:-1].long()
-    return starts.expand(knots.k.shape[0], -1) if knots.before is None else knots.before[:, starts]
+def borders_of(knots: Knots, cu_seqlens: Tensor) -> Tensor:
+    """First knot of each packed series, and the end of the last, `[batch, series + 1]`."""
+    borders = cu_seqlens.long()
+    return borders.expand(knots.k.shape[0], -1) if knots.before is None else knots.before[:, borders]
 
 
 def index_limits(

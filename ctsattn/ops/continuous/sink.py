@@ -18,7 +18,7 @@ class Sink(NamedTuple):
 
     Attributes:
         key: Key, of a shape that broadcasts to `[batch, kv_heads, head_dim]`; a number fills it; "first"
-            copies the first token.
+            copies the first token, 0 where there is none.
         value: Value, likewise, to `[batch, kv_heads, value_dim]`.
         gap: Time between the sink and the first token in the unit of `times`: a number, a tensor `[]` or
             `[batch]` (it may be learned, and must not be negative), or "median", the median gap of the row.
@@ -59,7 +59,7 @@ class Sink(NamedTuple):
 
 
 def add_sink(
-    sink: Sink, gap: Tensor, knots: Knots, gaps: Tensor, starts: Tensor | None
+    sink: Sink, gap: Tensor, knots: Knots, gaps: Tensor, borders: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Put the sink before the first knot of every series.
 
@@ -68,33 +68,36 @@ def add_sink(
         gap: Gap of the sink `[batch, 1]`, in the unit of `gaps`.
         knots: Knots so far.
         gaps: `[batch, knots]`.
-        starts: First knot of each packed series `[batch, series]`; None: there is one series.
+        borders: First knot of each packed series, and the end of the last, `[batch, series + 1]`; None: there
+            is one series.
 
     Returns:
         Keys, values and gaps, with as many knots more as there are series.
     """
-    key, value = (_token(x, like, starts) for x, like in ((sink.key, knots.k), (sink.value, knots.v)))
+    key, value = (_token(x, like, borders) for x, like in ((sink.key, knots.k), (sink.value, knots.v)))
     k, v = torch.cat([key, knots.k], dim=2), torch.cat([value, knots.v], dim=2)
-    if starts is None or knots.series is None:
+    if borders is None or knots.series is None:
         return k, v, torch.cat([torch.zeros_like(gap), gap, gaps[:, 1:]], dim=1)[:, : k.shape[2]]
-    series = starts.shape[1]
+    series = borders.shape[1] - 1
     begins = pad(knots.series.diff(dim=-1) != 0, (1, 0), value=True)[:, : gaps.shape[1]]
     gaps = pad(torch.where(begins, gap, gaps), (series, 0))
     number, place = (torch.arange(n, device=gaps.device) for n in (series, knots.k.shape[2]))
-    order = torch.cat([starts + number, place + knots.series + 1], dim=1).argsort(dim=-1)
+    order = torch.cat([borders[:, :-1] + number, place + knots.series + 1], dim=1).argsort(dim=-1)
     k, v = (take_rows(x, order) for x in (k, v))
     return k, v, gaps.gather(-1, order)
 
 
-def _token(given: Tensor | float | str, like: Tensor, starts: Tensor | None) -> Tensor:
+def _token(given: Tensor | float | str, like: Tensor, borders: Tensor | None) -> Tensor:
     """Key or value of the sink, one for each series: `[batch, kv_heads, series, width]`."""
     batch, heads, length, width = like.shape
+    series = 1 if borders is None else borders.shape[1] - 1
     if isinstance(given, str):
-        if starts is None:
-            return like[:, :, :1]
-        return take_rows(like, starts.clamp(max=length - 1))
+        if borders is None or length == 0:
+            return pad(like[:, :, :1], (0, 0, 0, 0 if length else series))
+        starts, ends = borders[:, :-1], borders[:, 1:]
+        first = take_rows(like, starts.clamp(max=length - 1))
+        return first.where((starts < ends)[:, None, :, None], 0.0)
     token = given.to(like.dtype) if isinstance(given, Tensor) else like.new_full((), float(given))
     if token.dim() == 4:
         token = token.squeeze(2)
-    series = 1 if starts is None else starts.shape[1]
     return token.expand(batch, heads, width)[:, :, None].expand(batch, heads, series, width)

@@ -14,7 +14,7 @@ from ctsattn.ops.continuous.ends import PartialPiece, merge_partial, take_knots
 from ctsattn.ops.continuous.interval import ends_at_query, symmetric_ends
 from ctsattn.ops.continuous.knots import (
     Knots,
-    first_knots,
+    borders_of,
     gather_knots,
     index_limits,
     series_of_tokens,
@@ -89,8 +89,8 @@ def pose(q: Tensor, k: Tensor, v: Tensor, request: Request, scale: float) -> Pro
     gaps, sink_gap, elapsed = _lengths(request, knots, last, torch.promote_types(q.dtype, torch.float32))
     k, v = knots.k, knots.v
     if sink is not None and sink_gap is not None:
-        starts = None if cu_seqlens is None else first_knots(knots, cu_seqlens)
-        k, v, gaps = add_sink(sink, sink_gap, knots, gaps, starts)
+        borders = None if cu_seqlens is None else borders_of(knots, cu_seqlens)
+        k, v, gaps = add_sink(sink, sink_gap, knots, gaps, borders)
         sinks = 0 if cu_seqlens is None else series_of_tokens(cu_seqlens, queries)  # before the own one
         first, last, final = first + sinks, last + sinks + 1, final + sinks + 1
     whole, partial = _ends(request, gaps, first, last, final, elapsed)
