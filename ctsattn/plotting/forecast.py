@@ -50,7 +50,7 @@ class _Panel:
 
 def plot_forecast(
     history: Any,
-    forecast: Any,
+    forecast: Any = None,
     truth: Any = None,
     *,
     id_col: str = "unique_id",
@@ -70,13 +70,13 @@ def plot_forecast(
     Args:
         history: Long frame of observations, as given to `Forecaster.fit`.
         forecast: Long frame from `Forecaster.predict`; bands are drawn for every
-            `model-lo-*`/`model-hi-*` or mirrored `model-q*` pair of columns.
+            `model-lo-*`/`model-hi-*` or mirrored `model-q*` pair of columns. None draws the history alone.
         truth: Long frame of the values that came after the history; optional.
         id_col: Column that names the series; may be absent.
         time_col: Column of the timestamps: datetimes of any zone, timedeltas or numbers.
         target_col: Column of the values, or several.
         model: Column of the point forecast.
-        ids: Series to draw; None draws the first `max_series` of the forecast.
+        ids: Series to draw; None draws the first `max_series`.
         max_series: Most panels to draw; the title says what is left out.
         last: Draw only so many observations of each history; None draws four times the forecast's span.
         title: Title of the figure.
@@ -100,16 +100,17 @@ def plot_forecast(
     """
     columns = Columns(id_col, time_col, target_col, model)
     past = cells(as_pandas(history, "history", [time_col, *columns.targets]), columns)
-    ahead = cells(as_pandas(forecast, "forecast", [time_col, model]), columns)
+    ahead = {} if forecast is None else cells(as_pandas(forecast, "forecast", [time_col, model]), columns)
     known = {} if truth is None else cells(as_pandas(truth, "truth", [time_col, *columns.targets]), columns)
-    shown, left_out = _choose(list(ahead), ids, max_series)
+    shown, left_out = _choose(list(past if forecast is None else ahead), ids, max_series)
     figure, axes = panels(len(shown), columns=1 if len(shown) <= 3 else 2, figsize=figsize)
     for ax, key in zip(axes, shown, strict=True):
-        panel = _Panel(ax, TimeAxis(ahead[key][time_col]), columns, key[1])
-        before = _recent(panel, past.get(key), ahead[key], last)
+        panel = _Panel(ax, TimeAxis((ahead if key in ahead else past)[key][time_col]), columns, key[1])
+        before = _recent(panel, past.get(key), ahead.get(key), last)
         if before is not None:
             _draw_history(panel, before)
-        _draw_forecast(panel, ahead[key], before)
+        if key in ahead:
+            _draw_forecast(panel, ahead[key], before)
         if key in known:
             _draw_truth(panel, known[key])
         panel.axis.label(ax, time_col)
@@ -196,21 +197,21 @@ def _choose(
         unknown = [wanted for wanted in ids if all(wanted != key[0] for key in keys)]
         if unknown:
             some = [key[0] for key in keys[:3]]
-            raise ValueError(
-                f"No series {unknown[0]!r} in the forecast; it holds {len(keys)}, such as {some}."
-            )
+            raise ValueError(f"No series {unknown[0]!r} to draw; there are {len(keys)}, such as {some}.")
         keys = [key for wanted in ids for key in keys if key[0] == wanted]
     if not keys:
-        raise ValueError("There is no series to draw: the forecast has no row.")
+        raise ValueError("There is no series to draw: the frame has no row.")
     return keys[:most], max(0, len(keys) - most)
 
 
 def _recent(
-    panel: _Panel, past: pd.DataFrame | None, ahead: pd.DataFrame, last: int | None
+    panel: _Panel, past: pd.DataFrame | None, ahead: pd.DataFrame | None, last: int | None
 ) -> pd.DataFrame | None:
     """The end of a history that is drawn: `last` rows, or a span that leaves a fifth to the forecast."""
-    if past is None or last is not None:
-        return past if past is None or last is None else past.tail(last)
+    if past is None or (last is None and ahead is None):
+        return past
+    if last is not None or ahead is None:
+        return past.tail(last if last is not None else len(past))
     time_col = panel.columns.time
     x, asked = panel.axis.numbers(past[time_col]), panel.axis.numbers(ahead[time_col])
     if not len(x):

@@ -135,6 +135,10 @@ class TimeAxis:
 
 def parse_text(times: pd.Series) -> pd.Series:
     """Read timestamps that are still text, as a file gives them; others come back as they are."""
-    if pd.api.types.is_string_dtype(times) or pd.api.types.is_object_dtype(times):
+    if not (pd.api.types.is_string_dtype(times) or pd.api.types.is_object_dtype(times)):
+        return times
+    try:
         return pd.to_datetime(times)
-    return times
+    except ValueError:
+        # Offsets that change with the season are one clock only in UTC.
+        return pd.to_datetime(times, utc=True)

@@ -172,6 +172,12 @@ def test_a_picture_shows_itself_in_a_notebook_and_belongs_to_no_window():
     assert pyplot is None or not pyplot.get_fignums()
 
 
+def test_a_history_can_be_drawn_alone():
+    before, _ = CLOCKS["naive"]
+    (ax,) = plot_forecast(make_history(before)).axes
+    assert line(ax, "observed").get_xdata().size == 30
+
+
 def make_cv():
     frames = []
     for cutoff in (HOURS[9], HOURS[19], HOURS[29]):
@@ -200,7 +206,7 @@ def test_cross_validation_without_a_history_draws_the_truth_it_holds():
             {"history": pd.DataFrame({"t": [1], "y": [1.0]})},
             r"`history` has no column 'ds'; it has \['t', 'y'\]",
         ),
-        ({"ids": ["nobody"]}, "No series 'nobody' in the forecast; it holds 1"),
+        ({"ids": ["nobody"]}, "No series 'nobody' to draw; there are 1"),
         ({"forecast": make_forecast(HOURS[:0])}, "no series to draw"),
     ],
 )
