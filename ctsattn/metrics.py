@@ -115,7 +115,7 @@ def _msis(task: _Task) -> pd.DataFrame:
 
 
 def _as_level(level: float) -> Any:
-    """utilsforecast builds column names from the level, so 80.0 must read 80."""
+    """Utilsforecast builds column names from the level, so 80.0 must read 80."""
     return int(level) if float(level).is_integer() else float(level)
 
 
@@ -221,7 +221,9 @@ def evaluate(
         for one in level if name in _PER_LEVEL else (50.0,):
             task = _Task(frame, names, target_col, found, float(one), scale)
             if name in ("pinball", "crps", "wql") and not found:
-                raise ValueError(f"{name!r} needs quantile columns. Ask for them: predict(..., quantiles=[0.1, 0.5, 0.9]).")
+                raise ValueError(
+                    f"{name!r} needs quantile columns. Ask for them: predict(..., quantiles=[0.1, 0.5, 0.9])."
+                )
             scores = METRICS[name](task).set_index(_GROUP)[names].reindex(range(len(keys)))
             label = f"{name}-{one:g}" if name in _PER_LEVEL else name
             head = keys.assign(metric=label, rows=counts)
@@ -355,7 +357,9 @@ def _error_scale(
     series = dict(list(train.groupby(keys, sort=False, observed=True))) if keys else {(): train}
     where = keys + [c for c in (cutoff_col,) if c in frame]
     scale = np.ones(len(frame))
-    rows_of = frame.groupby(where, sort=False, observed=True).indices if where else {(): np.arange(len(frame))}
+    rows_of = (
+        frame.groupby(where, sort=False, observed=True).indices if where else {(): np.arange(len(frame))}
+    )
     for key, rows in rows_of.items():
         key = key if isinstance(key, tuple) else (key,)
         own = series.get(key[: len(keys)])

@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -21,6 +25,7 @@ from torch import Tensor
 
 SCHEMA_VERSION = 1
 _KEY = "ctsattn"
+_SPAN = "timedelta"
 
 
 class ModelFileNotFoundError(FileNotFoundError, ValueError):
@@ -45,7 +50,9 @@ def write(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapp
             f"Give a file name, for example {str(path / 'model.ctsattn')!r}."
         )
     if not path.parent.is_dir():
-        raise ValueError(f"The folder {str(path.parent)!r} does not exist, so nothing was saved. Make it first.")
+        raise ValueError(
+            f"The folder {str(path.parent)!r} does not exist, so nothing was saved. Make it first."
+        )
     text = json.dumps({"schema_version": SCHEMA_VERSION, **header}, allow_nan=False)
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
@@ -72,15 +79,21 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
     path = Path(path)
     if not path.is_file():
         found = "is a folder" if path.is_dir() else "does not exist"
-        raise ModelFileNotFoundError(f"No model at {str(path)!r}: it {found}. Models are single files made by `save`.")
+        raise ModelFileNotFoundError(
+            f"No model at {str(path)!r}: it {found}. Models are single files made by `save`."
+        )
     try:
         with safe_open(str(path), framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{str(path)!r} is not a model file of ctsattn, or it is damaged ({error}).") from error
+        raise ValueError(
+            f"{str(path)!r} is not a model file of ctsattn, or it is damaged ({error})."
+        ) from error
     if _KEY not in metadata:
-        raise ValueError(f"{str(path)!r} holds arrays but no ctsattn model. Load files made by `Forecaster.save`.")
+        raise ValueError(
+            f"{str(path)!r} holds arrays but no ctsattn model. Load files made by `Forecaster.save`."
+        )
     header = json.loads(metadata[_KEY])
     version = header.get("schema_version")
     if version != SCHEMA_VERSION:
@@ -132,10 +145,62 @@ def decode_config(encoded: Mapping[str, Any], table: Mapping[str, type]) -> Any:
     known = {f.name for f in fields(kind)}
     unknown = set(encoded["fields"]) - known
     if unknown:
-        raise ValueError(f"The file's {encoded['name']!r} has options unknown here: {', '.join(sorted(unknown))}.")
+        raise ValueError(
+            f"The file's {encoded['name']!r} has options unknown here: {', '.join(sorted(unknown))}."
+        )
     return kind(**{name: _tuples(value) for name, value in encoded["fields"].items()})
 
 
 def _tuples(value: Any) -> Any:
     """JSON knows only lists; configs hold tuples so that they stay hashable."""
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def encode_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of an estimator as JSON: configs by their fields, spans and times as text.
+
+    What JSON cannot hold (callbacks, loggers, generators) is left out with a warning.
+    """
+    encoded: dict[str, Any] = {}
+    for name, value in params.items():
+        if name == "model":
+            encoded[name] = value is not None
+        elif is_dataclass(value) and not isinstance(value, type):
+            encoded[name] = {
+                f.name: _plain(f"{name}__{f.name}", getattr(value, f.name)) for f in fields(value)
+            }
+        else:
+            encoded[name] = _plain(name, value)
+    return encoded
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, (pd.Timedelta, np.timedelta64, timedelta)):
+        return {_SPAN: str(pd.Timedelta(value))}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {str(k): _plain(f"{name}[{k!r}]", v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_plain(name, v) for v in value]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    warnings.warn(
+        f"Parameter {name} is a {type(value).__name__}, which a model file cannot hold; it is left out.",
+        UserWarning,
+        stacklevel=6,
+    )
+    return None
+
+
+def decode_params(encoded: Mapping[str, Any]) -> dict[str, Any]:
+    """Inverse of `encode_params`; configs stay dictionaries of their fields."""
+    return {name: _thick(value) for name, value in encoded.items()}
+
+
+def _thick(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if set(value) == {_SPAN}:
+            return pd.Timedelta(value[_SPAN])
+        return {k: _thick(v) for k, v in value.items()}
+    return _tuples(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import lightning
@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch
-from ctsattn.forecasting.training import Training, TrainingLog
+from ctsattn.forecasting.training import Progress, Training, TrainingLog
 from ctsattn.losses import masked_mean
 
 
@@ -56,9 +56,7 @@ def mean_loss(network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 class Learner(lightning.LightningModule):
     """Trains one network on the mean loss per observed query."""
 
-    def __init__(
-        self, network: nn.Module, training: Training, progress: Callable[[str], None] | None
-    ) -> None:
+    def __init__(self, network: nn.Module, training: Training, progress: Progress | None) -> None:
         super().__init__()
         self.network = network
         self.training_options = training
@@ -158,7 +156,7 @@ class Learner(lightning.LightningModule):
 
     def _report(self, text: str, *, last: bool) -> None:
         if self.progress is not None and self.trainer.is_global_zero:
-            self.progress(text + "\n" if last else text)
+            self.progress(f"ctsattn: {text}", last=last)
 
     def log_of_run(self) -> TrainingLog:
         """What happened, as plain numbers."""

@@ -42,9 +42,7 @@ class PathCorrelation:
         """Correlation of two different points `elapsed` apart."""
         return self.shift + self.drift * np.exp(-np.abs(elapsed) / self.decay)
 
-    def draw(
-        self, times: NDArray[np.float64], paths: int, rng: np.random.Generator
-    ) -> NDArray[np.float64]:
+    def draw(self, times: NDArray[np.float64], paths: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Draw normal scores `[paths, times]` at ascending `times` `[times]`; equal times share one draw of the drift."""
         white = max(0.0, 1.0 - self.shift - self.drift)
         steps = rng.standard_normal((paths, len(times)))

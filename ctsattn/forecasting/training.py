@@ -7,10 +7,10 @@ import os
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -32,6 +32,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
+class Progress(Protocol):
+    """Shows the state of a run."""
+
+    def __call__(self, text: str, *, last: bool) -> None:
+        """Show `text`; `last` ends the line."""
+        ...
+
+
 class TrainingWarning(UserWarning):
     """Training ended early or could not use all data; the model is usable, the text says why."""
 
@@ -51,6 +59,8 @@ class Training:
             then nothing is held out and the last weights are kept.
         validate_every: Steps between validation rounds.
         validation_share: Largest share of a series' time span held out, at its end, for validation.
+        impute_share: Share of training windows that also ask for hidden values of their past, so that the
+            model learns to fill gaps.
         precision: "32-true", "bf16-mixed" or "16-mixed". Times stay in float32 in all of them.
         accelerator: As in `lightning.Trainer`.
         devices: As in `lightning.Trainer`.
@@ -68,6 +78,7 @@ class Training:
     patience: int | None = 8
     validate_every: int = 25
     validation_share: float = 0.2
+    impute_share: float = 0.2
     precision: str = "32-true"
     accelerator: str = "auto"
     devices: int | str | list[int] = 1
@@ -171,7 +182,7 @@ def train(
     training: Training,
     *,
     seed: int,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> TrainingLog:
     """Train `network` in place with Lightning.
 

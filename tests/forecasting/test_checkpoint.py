@@ -19,7 +19,10 @@ class Config:
 
 
 def test_what_is_written_is_read_again(tmp_path):
-    tensors = {"network/a": torch.arange(6.0).reshape(2, 3), "data/b": torch.tensor([1, 2], dtype=torch.int64)}
+    tensors = {
+        "network/a": torch.arange(6.0).reshape(2, 3),
+        "data/b": torch.tensor([1, 2], dtype=torch.int64),
+    }
     checkpoint.write(tmp_path / "m.ctsattn", {"x": {"y": [1, None, "ü"]}}, tensors)
     header, found = checkpoint.read(tmp_path / "m.ctsattn")
     assert header["x"] == {"y": [1, None, "ü"]}

@@ -71,7 +71,9 @@ class Stream:
 
 
 def fast(**options) -> Training:
-    return Training(**{"max_steps": 60, "learning_rate": 0.1, "weight_decay": 0.0, "accelerator": "cpu"} | options)
+    return Training(
+        **{"max_steps": 60, "learning_rate": 0.1, "weight_decay": 0.0, "accelerator": "cpu"} | options
+    )
 
 
 def test_training_reaches_the_minimum_of_a_known_problem():

@@ -1,0 +1,6 @@
+"""The estimator and its training options."""
+
+from ctsattn.forecasting.forecaster import Forecaster
+from ctsattn.forecasting.training import Training, TrainingLog, TrainingWarning
+
+__all__ = ["Forecaster", "Training", "TrainingLog", "TrainingWarning"]
