@@ -47,7 +47,7 @@ format: $(STAMP) ## apply the format and the safe fixes
 	$(BIN)/ruff format .
 
 docs: $(STAMP) ## build the reference into site/, warnings as errors
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(STAMP) ## time the operator against stock attention (a GPU gives the real numbers)
 	$(BIN)/python -m experiments.kernels.bench
