@@ -312,7 +312,7 @@ def test_an_error_about_the_clock_names_the_token_as_the_user_counts_it() -> Non
     q, k, v, _ = inputs(SMALL)
     times = torch.tensor([[0.0, 9.0, 1.0, 2.0, 9.0, 1.5], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]])
     mask = torch.tensor([True, False, True, True, False, True])
-    with pytest.raises(ValueError, match="in row 0 it falls by 0.5 after index 3"):
+    with pytest.raises(ValueError, match=r"in row 0 it falls by 0\.5 after index 3"):
         attention(q, k, v, times, key_mask=mask)
     attention(q, k, v, times, key_mask=mask, cu_seqlens=torch.tensor([0, 5, 6]))  # a new series begins there
 

@@ -43,9 +43,7 @@ def _fresh_compiler() -> None:
     torch.compiler.reset()
 
 
-def test_it_compiles_into_one_graph_with_the_same_result_and_gradient(
-    attention: Attention, case: str
-) -> None:
+def test_it_compiles_into_one_graph_with_the_same_gradient(attention: Attention, case: str) -> None:
     eager, compiled = ([x.float().requires_grad_() for x in inputs(SMALL)] for _ in range(2))
     through = "aot_eager" if case == "masked sink" else "eager"  # the first also traces the backward pass
     out = torch.compile(attention, fullgraph=True, backend=through)(*compiled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -17,7 +17,7 @@ from ctsattn._checks import (
     may_look_at_values,
 )
 from ctsattn.ops.continuous.sink import Sink
-from ctsattn.ops.continuous.solve import Request, pose, solve
+from ctsattn.ops.continuous.solve import Core, Request, pose, solve
 
 Backend = Literal["reference", "cpu", "triton", "first_order"]
 BACKENDS = ("reference", "cpu", "triton", "first_order")
@@ -116,51 +116,48 @@ def continuous_attention(
     )
     problem = pose(q, k, v, request, q.shape[-1] ** -0.5 if scale is None else scale)
     if dropout_p == 0:
-        return solve(problem, core.core)
-    weights = solve(problem.with_values(_one_value_per_knot(problem.v)), core.core)
+        return solve(problem, core)
+    weights = solve(problem.with_values(_one_value_per_knot(problem.v)), core)
     values = problem.v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     return dropout(weights, dropout_p) @ values
 
 
-def choose_backend(
-    backend: str | None, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0
-) -> ModuleType:
-    """The module whose `core` runs: the one that is named, or the fastest that can.
+def choose_backend(backend: str | None, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Core:
+    """The core that runs: of the backend that is named, or of the fastest that can.
 
     Raises:
         ValueError: The named backend cannot run; the message says why.
     """
-    fastest_first = ("triton", "reference") if q.is_cuda else ("cpu", "reference")
-    candidates = fastest_first if backend is None else (backend,)
     reason = None
-    for name in candidates:
-        module, reason = _load(name)
-        if module is not None and name != "reference" and dropout_p > 0:
+    for name in (("triton", "reference") if q.is_cuda else ("cpu", "reference")) if backend is None else
+        (backend,): if dropout_p > 0 and name != "reference":
             reason = 'dropout on weights needs all weights in memory, which only `backend="reference"` has'
-        elif module is not None:
-            reason = module.why_not(q, k, v)
-        if module is not None and reason is None:
-            return module
+            continue
+        try:
+            core, why_not = _load(name)
+        except ImportError as error:
+            reason = f"it cannot be imported ({error})"
+            continue
+        reason = why_not(q, k, v)
+        if reason is None:
+            return core
     raise ValueError(
         f"`backend={backend!r}` cannot run here: {reason}. Leave `backend` out to take one that can."
     )
 
 
-def _load(name: str) -> tuple[ModuleType | None, str | None]:
-    """A backend's module, or the reason why it cannot be imported; loaded only when it is asked for."""
-    try:
-        match name:
-            case "triton":
-                from ctsattn.ops.continuous import triton as module
-            case "cpu":
-                from ctsattn.ops.continuous import cpu as module
-            case "first_order":
-                from ctsattn.ops.continuous import first_order as module
-            case _:
-                from ctsattn.ops.continuous import reference as module
-    except ImportError as error:
-        return None, f"it cannot be imported ({error})"
-    return module, None
+def _load(name: str) -> tuple[Core, Callable[[Tensor, Tensor, Tensor], str | None]]:
+    """A backend's core, and what tells why it cannot run; imported only when it is asked for."""
+    match name:
+        case "triton":
+            from ctsattn.ops.continuous.triton import core, why_not
+        case "cpu":
+            from ctsattn.ops.continuous.cpu import core, why_not
+        case "first_order":
+            from ctsattn.ops.continuous.first_order import core, why_not
+        case _:
+            from ctsattn.ops.continuous.reference import core, why_not
+    return core, why_not
 
 
 def _check_options(interval: str, tail: str, dropout_p: float, backend: str | None) -> None:
