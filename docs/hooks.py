@@ -58,7 +58,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for each public object, the overview, and the pages that live in the root of the repository."""
+    """Add a page for each public object, the overview, and the pages from the repository's root."""
     overview = ["# Reference", ""]
     for section, names in public_objects().items():
         overview += [f"## {section}", ""]
