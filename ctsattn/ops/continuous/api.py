@@ -128,9 +128,10 @@ def choose_backend(backend: str | None, q: Tensor, k: Tensor, v: Tensor, dropout
     Raises:
         ValueError: The named backend cannot run; the message says why.
     """
+    fastest_first = ("triton", "reference") if q.is_cuda else ("cpu", "reference")
     reason = None
-    for name in (("triton", "reference") if q.is_cuda else ("cpu", "reference")) if backend is None else
-        (backend,): if dropout_p > 0 and name != "reference":
+    for name in fastest_first if backend is None else (backend,):
+        if dropout_p > 0 and name != "reference":
             reason = 'dropout on weights needs all weights in memory, which only `backend="reference"` has'
             continue
         try:
