@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ctsattn.data.errors import examples
 
 MICRO, NANO = 10**6, 10**9
+_MOST = 2.0**61  # the sum of this and any time fits into int64
 
 Ticks = NDArray[Any]  # int64, or float64 on a clock of floats
 
@@ -48,9 +49,9 @@ class Clock:
         return np.asarray(ticks, np.float64) / self.per_second
 
     def ticks(self, seconds: NDArray[np.float64] | float) -> Ticks:
-        """Turn seconds (or units) into differences of ticks, rounded for integer ticks."""
+        """Turn seconds (or units) into differences of ticks, rounded for integer ticks and at most 2^61."""
         scaled = np.asarray(seconds, np.float64) * self.per_second
-        return scaled if self.kind == "float" else np.rint(scaled).astype(np.int64)
+        return scaled if self.kind == "float" else np.rint(np.clip(scaled, -_MOST, _MOST)).astype(np.int64)
 
     def agrees(self, kind: str) -> bool:
         """Whether times of another kind can be put on this clock: numbers of either kind can."""

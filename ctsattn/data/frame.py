@@ -80,7 +80,8 @@ class Source:
         """
         columns: Table = {}
         if self.columns.id is not None:
-            columns[self.columns.id] = pd.Series(self.ids.take(np.asarray(series, np.int64)))
+            ids = self.ids.take(np.asarray(series, np.int64))
+            columns[self.columns.id] = pd.Series(ids, dtype=ids.dtype)
         columns[self.columns.time] = self.clock.restore(ticks)
         for name, value in values.items():
             columns[name] = value if isinstance(value, pd.Series) else pd.Series(value)
@@ -182,7 +183,7 @@ def _read_ids(table: Table, columns: Columns) -> tuple[NDArray[np.int64], pd.Ind
             f"Id column {columns.id!r} has {missing.size} missing value(s), first at row(s) "
             f"{examples(missing)}. Every row needs an id. Drop them: df = df.dropna(subset=[{columns.id!r}])."
         )
-    return codes.astype(np.int64, copy=False), pd.Index(uniques, copy=False)
+    return codes.astype(np.int64, copy=False), pd.Index(uniques, dtype=uniques.dtype, copy=False)
 
 
 def _more_ids(source: Source, frames: Iterable[Any]) -> pd.Index:

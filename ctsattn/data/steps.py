@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,6 +181,8 @@ def parse_duration(value: Any, clock: Clock) -> float:
     try:
         if isinstance(value, (int, float, np.number)):
             raise ValueError("a bare number has no unit")
+        if isinstance(value, str):
+            value = re.sub(r"(?<=[\d ])d\b", "D", value)  # pandas is to give up the small letter
         seconds = pd.Timedelta(value) / pd.Timedelta(1, "s")
     except (ValueError, TypeError) as error:
         raise ValueError(

@@ -10,6 +10,8 @@ import narwhals as nw
 import numpy as np
 import pandas as pd
 
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
 Table = dict[Hashable, pd.Series]  # columns by name, each with a plain index, in the order of the frame
 
 
@@ -19,7 +21,7 @@ class Library:
 
     Attributes:
         name: "pandas", "polars" or "pyarrow".
-        dtypes: For polars and pyarrow, narwhals dtypes by column name.
+        dtypes: For other libraries than pandas the dtypes by column name: pyarrow's own, else narwhals'.
     """
 
     name: str = "pandas"
@@ -33,7 +35,8 @@ class Library:
     def from_json(state: dict[str, Any]) -> Library:
         """Rebuild what `to_json` wrote; dtypes with parameters (times, enums) are left to the values."""
         plain = {k: getattr(nw, v, None) for k, v in state["dtypes"].items()}
-        return Library(state["name"], {k: v for k, v in plain.items() if v is not None} or None)
+        known = {k: v for k, v in plain.items() if v is not None and state["name"] != "pyarrow"}
+        return Library(state["name"], known or None)
 
 
 def is_frame(value: Any) -> bool:
@@ -64,7 +67,7 @@ def open_table(df: Any) -> tuple[Table, Library]:
                 f"Column name(s) {', '.join(map(repr, twice))} occur more than once. Names must be unique: "
                 f"df = df.loc[:, ~df.columns.duplicated()]."
             )
-        return {n: pd.Series(df[n].array, copy=False) for n in df.columns}, Library()
+        return {n: pd.Series(df[n].array, dtype=df[n].dtype, copy=False) for n in df.columns}, Library()
     try:
         frame = nw.from_native(df, eager_only=True)
     except TypeError as error:
@@ -72,7 +75,10 @@ def open_table(df: Any) -> tuple[Table, Library]:
             f"Expected a pandas, polars or pyarrow frame, got {type(df).__name__}. Lazy frames must be "
             f"collected first; a dictionary of columns becomes one by pd.DataFrame(...)."
         ) from error
-    library = Library(frame.implementation.name.lower(), dict(frame.schema))
+    name = frame.implementation.name.lower()
+    # pyarrow's own types tell large texts and seconds apart, which those of narwhals do not.
+    dtypes = dict(zip(df.column_names, df.schema.types, strict=True)) if name == "pyarrow" else frame.schema
+    library = Library(name, dict(dtypes))
     return {name: _to_pandas(frame[name]) for name in frame.columns}, library
 
 
@@ -118,17 +124,31 @@ def write_table(columns: Table, library: Library) -> Any:
         return pd.DataFrame(columns, copy=False)
     native = {str(name): _from_pandas(column) for name, column in columns.items()}
     frame = nw.from_dict(native, backend=library.name)  # pyright: ignore[reportArgumentType]
-    casts = []
-    for name in columns:
-        wanted = (library.dtypes or {}).get(name)
-        zone = getattr(columns[name].dtype, "tz", None)
-        cast = nw.col(str(name))
-        if zone is not None:
-            cast = cast.dt.replace_time_zone("UTC").dt.convert_time_zone(str(zone))
-        if wanted is not None and _holds(wanted, columns[name]):
-            cast = cast.cast(wanted)
-        casts.append(cast)
-    return frame.with_columns(*casts).to_native()
+    zones = {
+        n: str(column.dtype.tz)
+        for n, column in columns.items()
+        if isinstance(column.dtype, pd.DatetimeTZDtype)
+    }
+    local = [
+        nw.col(str(n)).dt.replace_time_zone("UTC").dt.convert_time_zone(zone) for n, zone in zones.items()
+    ]
+    frame = frame.with_columns(*local) if local else frame
+    wanted = {str(n): dtype for n, dtype in (library.dtypes or {}).items() if n in columns}
+    if library.name == "pyarrow":
+        return _cast_arrow(frame.to_native(), wanted)
+    casts = [nw.col(n).cast(dtype) for n, dtype in wanted.items() if _holds(dtype, columns[n])]
+    return (frame.with_columns(*casts) if casts else frame).to_native()
+
+
+def _cast_arrow(table: Any, wanted: dict[str, Any]) -> Any:
+    """Cast columns of a pyarrow table where that loses nothing."""
+    for name, dtype in wanted.items():
+        try:
+            column = table[name].cast(dtype)
+        except (ValueError, NotImplementedError):  # pyarrow's errors for what does not fit
+            continue
+        table = table.set_column(table.column_names.index(name), name, column)
+    return table
 
 
 def _from_pandas(column: pd.Series) -> Any:
@@ -143,11 +163,12 @@ def _from_pandas(column: pd.Series) -> Any:
 def _holds(wanted: Any, column: pd.Series) -> bool:
     """Whether a narwhals dtype can hold every value of a column exactly."""
     kind = getattr(column.dtype, "kind", "O")
+    if isinstance(wanted, nw.Enum):
+        return set(column.dropna()) <= set(wanted.categories)
     if isinstance(wanted, nw.Date):
         return kind == "M" and bool((column == column.dt.normalize()).all())
     if isinstance(wanted, (nw.Datetime, nw.Duration)):
-        per = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[wanted.time_unit]
-        have = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[column.dt.unit]
+        per, have = _NANOSECONDS[wanted.time_unit], _NANOSECONDS[column.dt.unit]
         if per <= have:
             return True
         index = pd.DatetimeIndex(column) if kind == "M" else pd.TimedeltaIndex(column)

@@ -12,6 +12,7 @@ from ctsattn.data.clock import Ticks
 from ctsattn.data.series import Ragged, SeriesStore, spans
 
 MIN_TOKENS = 16  # observations of a channel that a window shows even where the lookback holds fewer
+BEYOND = 4  # observations on the far side of a time between observations, where there are as many
 DENSE = 128  # observations by which the cutoffs of windows with data on both sides are apart, at most
 
 
@@ -139,17 +140,23 @@ def answer_windows(store: SeriesStore, spec: TaskSpec, series: NDArray[np.int64]
 def _surrounding(store: SeriesStore, spec: TaskSpec, series: NDArray[np.int64], ticks: Ticks) -> Ticks:
     """Cutoffs a quarter to three quarters of the lookback after a time, on a grid from the series' origin.
 
-    Where observations are so dense that a window cannot show that many, the grid counts observations.
+    Where a hole is near, the cutoff moves until four observations follow the time and some precede it; where
+    observations are so dense that a window cannot show as many, the grid counts observations instead.
     """
     clock, origin = store.source.clock, store.first[series]
     half = spec.lookback * spec.time_unit / 2
     block = np.maximum(np.floor(clock.seconds(ticks - origin) / half), 0.0)
     cutoff = origin + clock.ticks((block + 1.5) * half)
     moments = store.moments
-    rank = moments.search(series, ticks) - moments.indptr[series]
-    ahead = moments.indptr[series] + (rank // DENSE + 2) * DENSE
-    dense = ahead < moments.indptr[series + 1]
-    cutoff[dense] = np.minimum(cutoff[dense], moments.times[ahead[dense]])
+    begin, last = moments.indptr[series], np.maximum(moments.indptr[series + 1] - 1, 0)
+    rank = moments.search(series, ticks) - begin
+    if len(moments):
+        after = moments.times[np.minimum(begin + rank + BEYOND - 1, last)]
+        most = moments.times[np.minimum(begin + (rank // DENSE + 2) * DENSE, last)]
+        cutoff = np.minimum(np.maximum(cutoff, after), most)
+        before = moments.times[np.minimum(begin + np.maximum(rank - BEYOND, 0), last)]
+        # A window that begins in a hole ends soon after it, so that its last 16 lie on both sides.
+        cutoff = np.where(cutoff - before > clock.ticks(2 * half), after, cutoff)
     return np.minimum(cutoff, store.end[series])
 
 
