@@ -11,6 +11,7 @@ from torch import Tensor
 from ctsattn.models.path import interpolate, widths
 
 _RIDGE = 1e-2  # of the mean squared feature; keeps a short or gappy window from fitting its noise
+_PHASES = 16  # moments of a cycle whose mean stands for it
 _MAX_CYCLES = 8  # past cycles that a seasonal mean looks back on
 
 
@@ -56,13 +57,15 @@ def seasonal_mean(
 
 
 def seasonal_drift(times: Tensor, values: Tensor, mask: Tensor, at: Tensor, period: float) -> Tensor:
-    """Seasonal naive plus the change from the last but one cycle's mean to the last one's, for each cycle."""
-    now = torch.zeros_like(at[..., :1])
-    grid = -period * (torch.arange(16, device=at.device, dtype=at.dtype) + 0.5) / 16
-    recent = interpolate(times, values, mask, grid + now).mean(-1, keepdim=True)
-    before = interpolate(times, values, mask, grid + now - period).mean(-1, keepdim=True)
+    """Seasonal naive plus, for each cycle, the mean change from cycle to cycle over the observed past."""
+    start = torch.where(mask, times, torch.inf).amin(dim=-1, keepdim=True)
+    steps = (-start / period).floor().sub(1).nan_to_num(neginf=0.0).clamp(min=1)
+    phases = -period * (torch.arange(_PHASES, device=at.device, dtype=at.dtype) + 0.5) / _PHASES
+    phases = phases.expand(*at.shape[:-1], -1)
+    recent = interpolate(times, values, mask, phases).mean(-1, keepdim=True)
+    oldest = interpolate(times, values, mask, phases - period * steps).mean(-1, keepdim=True)
     cycles = cycles_back(at, period)
-    return interpolate(times, values, mask, at - period * cycles) + cycles * (recent - before)
+    return interpolate(times, values, mask, at - period * cycles) + cycles * (recent - oldest) / steps
 
 
 def harmonic_features(at: Tensor, periods: Sequence[tuple[float, int]], span: float, trend: bool) -> Tensor:

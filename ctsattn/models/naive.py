@@ -46,7 +46,7 @@ class AnchorNetwork(nn.Module):
         return torch.stack([self.anchor(*path, at), raw], dim=-1)
 
     def _spread(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
-        """Root mean square difference between the path and what the anchor looks at, `[batch, targets, queries]`."""
+        """Root mean square difference between the path and what the anchor looks at."""
         span = self.spec.lookback / 2
         probes = torch.linspace(-span, 0, _PROBES, dtype=at.dtype, device=at.device).expand(
             *at.shape[:-1], -1

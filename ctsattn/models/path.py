@@ -38,9 +38,10 @@ def widths(times: Tensor, mask: Tensor) -> Tensor:
 def resample(times: Tensor, values: Tensor, mask: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
     r"""Bring the path to evenly spaced nodes without losing what lies between them.
 
-    Each observation spreads a hat of weight 1 over its two neighbouring nodes. A node with weight $h \ge 1$ holds
-    the weighted mean of its observations, one with less takes the share $1 - h$ from the interpolated path. A
-    regular series whose gap is the nodes' gap is merely interpolated, and if it stands on the nodes, copied.
+    Each observation spreads a hat of weight 1 over its two neighbouring nodes. A node with weight $h \ge 1$
+    holds the weighted mean of its observations, one with less takes the share $1 - h$ from the interpolated
+    path. A regular series whose gap is the nodes' gap is merely interpolated, and if it stands on the
+    nodes, copied.
 
     Args:
         times: `[batch, channels, length]`, ascending, padded on the right.

@@ -111,9 +111,9 @@ class ObservationTokens(nn.Module):
 class PatchTokens(nn.Module):
     """One token for each stretch of real time, from all that was observed in it.
 
-    The past is brought to evenly spaced nodes (`path.resample`), each with a value and a weight that says how much
-    was observed there; a patch is the nodes of a stretch. On a regular series the nodes are the observations and
-    the tokens are those of PatchTST. A stretch without an observation gives no token.
+    The past is brought to evenly spaced nodes (`path.resample`), each with a value and a weight that says
+    how much was observed there; a patch is the nodes of a stretch. On a regular series the nodes are the
+    observations and the tokens are those of PatchTST. A stretch without an observation gives no token.
 
     Args:
         spec: Task.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from ctsattn.nn.encoder import StochasticDepth
@@ -33,7 +32,7 @@ class ChannelMixing(nn.Module):
         self.projections = AttentionProjections(d_model, num_heads)
 
     def forward(self, x: Tensor, present: Tensor) -> Tensor:
-        """Mix `x` `[batch, channels, queries, d_model]` over channels that are `present` `[batch, channels]`."""
+        """Mix `x` `[batch, channels, queries, d_model]` over the channels `present` `[batch, channels]`."""
         batch, channels, queries, _ = x.shape
         tokens = x.transpose(1, 2).flatten(0, 1)
         no_times = tokens.new_zeros(tokens.shape[:2])

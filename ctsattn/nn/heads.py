@@ -18,7 +18,7 @@ _FLOOR = 1e-4  # least scale of a forecast, in units of the scaled series
 
 
 def normal_quantile(levels: Tensor) -> Tensor:
-    r"""Quantile function of the standard normal law, $\Phi^{-1}(\tau) = \sqrt2\,\mathrm{erf}^{-1}(2\tau - 1)$."""
+    r"""Quantiles of the standard normal law, $\Phi^{-1}(\tau) = \sqrt2\,\mathrm{erf}^{-1}(2\tau - 1)$."""
     return math.sqrt(2) * torch.erfinv(2 * levels - 1)
 
 
@@ -37,7 +37,7 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def quantiles(self, params: Tensor, levels: Tensor) -> Tensor:
-        """Quantiles `[..., levels]` at `levels` `[levels]` in (0, 1), increasing along the last axis with them."""
+        """Quantiles `[..., levels]` at `levels` `[levels]` in (0, 1); they increase with the level."""
 
     @abstractmethod
     def mean(self, params: Tensor) -> Tensor:
@@ -47,9 +47,10 @@ class Head(nn.Module, ABC):
 class QuantileHead(Head):
     r"""Monotone quantile function, piecewise linear in the normal score, trained by the pinball loss.
 
-    $q(\tau) = m + \sum_k s_k\, b_k(z)$ with $z = \Phi^{-1}(\tau)$ and slopes $s_k = \mathrm{softplus}(r_k) > 0$,
-    where $b_k(z)$ is the signed length that the way from 0 to $z$ has in segment k. The segments end at fixed
-    levels; the outermost run on, so tails are normal with a scale of their own. Equal slopes give a normal law.
+    $q(\tau) = m + \sum_k s_k\, b_k(z)$ with $z = \Phi^{-1}(\tau)$ and slopes $s_k = \mathrm{softplus}(r_k)
+    > 0$, where $b_k(z)$ is the signed length that the way from 0 to $z$ has in segment k. The segments end
+    at fixed levels; the outermost run on, so tails are normal with a scale of their own. Equal slopes give
+    a normal law.
     """
 
     num_params = 1 + len(_KNOTS) + 1

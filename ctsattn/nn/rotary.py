@@ -18,9 +18,10 @@ def frequency_ladder(
 ) -> tuple[float, ...]:
     r"""Angular frequencies from a quarter turn over `span` up to `max_angle` over `gap`, in equal ratios.
 
-    Keys are joined by straight lines between observations. A chord between two keys that differ by the angle
-    $\theta\Delta$ has its middle at length $|\cos(\theta\Delta/2)|$, so the fastest rotation is bounded by the gap.
-    Frequencies $2\pi/P$ of `periods` come first, as far as they turn by no more than 1 within `gap`.
+    Keys are joined by straight lines between observations. A chord between two keys that differ by the
+    angle $\theta\Delta$ has its middle at length $|\cos(\theta\Delta/2)|$, so the fastest rotation is
+    bounded by the gap. Frequencies $2\pi/P$ of `periods` come first, as far as they turn by no more than 1
+    within `gap`.
 
     Args:
         count: Number of frequencies.

@@ -44,6 +44,19 @@ class MixerConfig:
             raise ValueError(f"`sink` must be one of {', '.join(SINKS)}, but got {self.sink!r}.")
 
 
+def valid_first(mask: Tensor, backwards: bool = False) -> Tensor:
+    """Order `[batch, length]` that brings tokens that exist to the left, in order or backwards."""
+    if not backwards:
+        return torch.argsort(~mask, dim=1, stable=True)
+    rank = torch.arange(mask.shape[1], 0, -1, device=mask.device)
+    return torch.argsort(torch.where(mask, rank, mask.shape[1] + rank), dim=1)
+
+
+def take(x: Tensor, order: Tensor) -> Tensor:
+    """Take `x` `[batch, length, ...]` in the `order` `[batch, length]` of each row."""
+    return x.gather(1, order.reshape(*order.shape, *(1,) * (x.dim() - 2)).expand(*order.shape, *x.shape[2:]))
+
+
 class SinkTokens(nn.Module):
     """The key and value that attention may fall back on, of one of the kinds in `SINKS`."""
 
@@ -55,11 +68,12 @@ class SinkTokens(nn.Module):
             self.value = nn.Parameter(torch.zeros(kv_heads, head_dim))
 
     def forward(self, k: Tensor, v: Tensor, mask: Tensor | None) -> Sink | None:
-        """The sink for keys and values `[batch, kv_heads, length, head_dim]` with `mask` `[batch, length]`."""
+        """The sink for keys and values `[batch, kv_heads, length, head_dim]`, `mask` `[batch, length]`."""
         if self.kind == "none":
             return None
         if self.kind == "learned":
-            key, value = self.key.expand(len(k), -1, -1), self.value.expand(len(v), -1, -1)
+            key = self.key.to(k.dtype).expand(len(k), -1, -1)
+            value = self.value.to(v.dtype).expand(len(v), -1, -1)
         elif self.kind == "zeros":
             key, value = torch.zeros_like(k[:, :, 0]), torch.zeros_like(v[:, :, 0])
         else:
@@ -91,7 +105,12 @@ class AttentionMixer(Mixer):
 
     Args:
         config: Sizes and units.
+
+    Attributes: reads_neighbours: Whether the operator looks at a token's neighbours itself; then tokens
+            that exist are brought to the left first, so that missing tokens are no neighbours.
     """
+
+    reads_neighbours = False
 
     def __init__(self, config: MixerConfig) -> None:
         super().__init__()
@@ -125,7 +144,8 @@ class AttentionMixer(Mixer):
             k: `[batch, kv_heads, length, head_dim]`.
             v: `[batch, kv_heads, length, head_dim]`.
             times: `[batch, length]`.
-            mask: `[batch, length]`, true where a key exists; None: everywhere.
+            mask: `[batch, length]`, true where a key exists, false in the padding on the right if
+                `reads_neighbours`, else anywhere; None: all exist.
             sink: Key and value `[batch, kv_heads, head_dim]` with their gap, or None.
             is_causal: Whether query i, at key i, sees keys up to i only.
 
@@ -133,11 +153,23 @@ class AttentionMixer(Mixer):
             `[batch, heads, queries, head_dim]`, finite; 0 for a query that sees nothing.
         """
 
+    def attend_apart(
+        self, q: Tensor, k: Tensor, v: Tensor, times: Tensor, mask: Tensor | None, sink: Sink | None
+    ) -> Tensor:
+        """Apply the operator for queries that are no tokens and know nothing of each other; see `attend`."""
+        return self.attend(q, k, v, times, mask, sink, is_causal=False)
+
     def forward(self, x: Tensor, times: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix `x` along `length`; see `Mixer.forward`."""
+        order = None
+        if self.reads_neighbours and mask is not None:
+            order = valid_first(mask)
+            x, times, mask = (take(part, order) for part in (x, times, mask))
         k, v = self.projections.keys_values(x, times)
         q = self.projections.queries(x, times)
-        return self._finish(q, k, v, times, mask, self.config.is_causal)
+        mixed = self.attend(q, k, v, times, mask, self.sink(k, v, mask), self.config.is_causal)
+        out = self.projections.merge(mixed)
+        return out if order is None else take(out, order.argsort(dim=1))
 
     def read(
         self, queries: Tensor, query_times: Tensor, memory: Tensor, times: Tensor, mask: Tensor | None = None
@@ -154,12 +186,8 @@ class AttentionMixer(Mixer):
         Returns:
             `[batch, queries, d_model]`.
         """
+        if self.reads_neighbours and mask is not None:
+            memory, times, mask = (take(part, valid_first(mask)) for part in (memory, times, mask))
         k, v = self.projections.keys_values(memory, times)
         q = self.projections.queries(queries, query_times)
-        return self._finish(q, k, v, times, mask, is_causal=False)
-
-    def _finish(
-        self, q: Tensor, k: Tensor, v: Tensor, times: Tensor, mask: Tensor | None, is_causal: bool
-    ) -> Tensor:
-        sink = self.sink(k, v, mask)
-        return self.projections.merge(self.attend(q, k, v, times, mask, sink, is_causal))
+        return self.projections.merge(self.attend_apart(q, k, v, times, mask, self.sink(k, v, mask)))

@@ -26,6 +26,7 @@ def softmax_attention(
     visible: Tensor | None,
     sink: Sink | None = None,
     bias: Tensor | None = None,
+    sink_bias: Tensor | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
     """Softmax attention on the stock kernel; a sink is one more key that every query sees.
@@ -37,6 +38,7 @@ def softmax_attention(
         visible: Bool, broadcastable to `[batch, heads, queries, keys]`; None: all keys.
         sink: Key and value `[batch, kv_heads, head_dim]`; its gap plays no part.
         bias: Added to the scores, broadcastable as `visible`.
+        sink_bias: Added to the scores of the sink, where there is a bias `[]`.
         dropout_p: Share of weights dropped.
 
     Returns:
@@ -46,7 +48,11 @@ def softmax_attention(
         k = torch.cat([sink.key.unsqueeze(2), k], dim=2)
         v = torch.cat([sink.value.unsqueeze(2), v], dim=2)
         visible = None if visible is None else F.pad(visible, (1, 0), value=True)
-        bias = None if bias is None else F.pad(bias, (1, 0))
+        if bias is not None:
+            edge = (
+                torch.zeros_like(bias[..., :1]) if sink_bias is None else sink_bias.expand_as(bias[..., :1])
+            )
+            bias = torch.cat([edge, bias], dim=-1)
     sees_any, attn_mask = None, bias
     if visible is not None:
         sees_any = visible.any(dim=-1, keepdim=True)
@@ -58,6 +64,45 @@ def softmax_attention(
         q, k, v, attn_mask, dropout_p=dropout_p, enable_gqa=k.shape[1] != q.shape[1]
     )
     return out if sees_any is None else out * sees_any
+
+
+def softmax_of_scores(
+    scores: Tensor,
+    q: Tensor,
+    v: Tensor,
+    visible: Tensor | None,
+    sink: Sink | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """Softmax attention from scores that no stock kernel computes; the rest as in `softmax_attention`.
+
+    Args:
+        scores: `[batch, heads, queries, keys]`, scaled.
+        q: `[batch, heads, queries, head_dim]`, for the score of the sink.
+        v: `[batch, kv_heads, keys, value_dim]`.
+        visible: Bool, broadcastable to `scores`; None: all keys.
+        sink: Key and value `[batch, kv_heads, head_dim]`.
+        dropout_p: Share of weights dropped.
+
+    Returns:
+        `[batch, heads, queries, value_dim]`; 0 for a query that sees nothing.
+    """
+    v = per_query_head(v, q)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
+    if sink is not None:
+        key, value = (per_query_head(x, q).unsqueeze(2) for x in (sink.key, sink.value))
+        scores = torch.cat([q @ key.mT * q.shape[-1] ** -0.5, scores], dim=-1)
+        v = torch.cat([value, v], dim=2)
+    sees_any = scores.amax(dim=-1, keepdim=True) > -torch.inf
+    weights = torch.where(sees_any, scores, 0.0).softmax(dim=-1) * sees_any
+    return F.dropout(weights, dropout_p) @ v
+
+
+def per_query_head(x: Tensor, q: Tensor) -> Tensor:
+    """Repeat what key heads hold, `[batch, kv_heads, ...]`, for the query heads that share them."""
+    groups = q.shape[1] // x.shape[1]
+    return x if groups == 1 else x.repeat_interleave(groups, dim=1)
 
 
 class Softmax(AttentionMixer):
