@@ -16,7 +16,7 @@ from ctsattn.data.schema import Schema
 from ctsattn.data.series import SeriesStore
 from ctsattn.data.windows import Past, Windows, cut_past
 
-LARGEST = 1e30  # scaled truths beyond it would overflow float32
+LARGEST = 1e30  # scaled values are kept within it, and so within float32
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class Collator:
             scale = safe_scale(scale, loc, past.counts, own, law)
         is_code = np.array(self.spec.channel_codes) > 0
         loc, scale = np.where(is_code, 0.0, loc), np.where(is_code, 1.0, scale)
-        scaled = np.where(layout.mask, (values - loc[..., None]) / scale[..., None], 0.0)
+        scaled = np.clip((values - loc[..., None]) / scale[..., None], -LARGEST, LARGEST)
+        scaled = np.where(layout.mask, scaled, 0.0)
         return scaled, loc[:, : store.num_targets], scale[:, : store.num_targets]
 
     def _truth(

@@ -49,10 +49,6 @@ def recognise(df: Any, columns: Columns, *, need_targets: bool = True) -> tuple[
         raise ValueError(_absent("time", found.time, "time_col", table))
     if need_targets and not set(found.targets) <= set(table):
         table, found = _from_wide(table, found)
-    declared = found.declared()
-    for name, role in declared.items():
-        if need_targets and role == "past" and name not in table:
-            raise ValueError(_absent("past covariate", name, "past_cols", table))
     return table, found, library
 
 

@@ -82,6 +82,7 @@ def robust(
     """Median, and interquartile range over 1.349; the standard deviation where the quartiles coincide."""
     _, std = standard(values, mask)
     ordered = np.sort(np.where(mask, values, np.inf), axis=-1)
+    ordered[~np.isfinite(ordered)] = 0.0  # stands after the observations and is not read
     low, mid, high = (_quantile(ordered, mask.sum(-1), q) for q in (0.25, 0.5, 0.75))
     iqr = (high - low) / 1.349
     return mid, np.where(iqr > ROUND_OFF * np.abs(mid), iqr, std)
@@ -92,7 +93,7 @@ def _quantile(ordered: NDArray[np.float64], count: NDArray[np.int64], q: float) 
     left = np.floor(place).astype(np.int64)
     right = np.minimum(left + 1, np.maximum(count - 1, 0))
     a, b = (np.take_along_axis(ordered, i[..., None], -1)[..., 0] for i in (left, right))
-    return np.where(count > 0, a + (place - left) * np.where(count > 0, b - a, 0.0), 0.0)
+    return np.where(count > 0, a + (place - left) * (b - a), 0.0)
 
 
 def mean_abs(
