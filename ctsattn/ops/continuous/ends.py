@@ -60,14 +60,32 @@ def merge_partial(
     highest = torch.where(gap > 0, torch.maximum(a0, a1), -torch.inf)
     peak = torch.maximum(lse, highest).detach()
     peak = torch.where(peak == -torch.inf, 0.0, peak)
-    so_far = (lse - peak).exp()
     a0, a1 = ((a - peak).clamp(max=MAX_EXPONENT) for a in (a0, a1))
     at_begin, at_end = piece_weights(a0, a1, gap)
-    total = so_far + at_begin + at_end
+    to_left, to_right = at_begin * (1 - begin) + at_end * (1 - end), at_begin * begin + at_end * end
+    return combine(out, lse, peak, [(to_left, v0), (to_right, v1)])
+
+
+def combine(
+    out: Tensor, lse: Tensor, peak: Tensor, added: list[tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Add weighted values to a weighted mean.
+
+    Args:
+        out: Mean value so far `[batch, heads, queries, value_dim]`.
+        lse: Logarithm of the sum of weights so far `[batch, heads, queries]`.
+        peak: Finite number, subtracted from the logarithm of every added weight.
+        added: Weights `[batch, heads, queries]` and their values.
+
+    Returns:
+        The new mean value and logarithm; 0 and -inf where nothing has weight.
+    """
+    so_far = (lse - peak).exp()
+    total, mixed = so_far, so_far[..., None] * out.to(lse.dtype)
+    for weight, value in added:
+        total, mixed = total + weight, mixed + weight[..., None] * value
     some = total > 0
     divisor = torch.where(some, total, 1.0)
-    to_left, to_right = at_begin * (1 - begin) + at_end * (1 - end), at_begin * begin + at_end * end
-    mixed = so_far[..., None] * out.to(lse.dtype) + to_left[..., None] * v0 + to_right[..., None] * v1
     return mixed / divisor[..., None], torch.where(some, divisor.log() + peak, -torch.inf)
 
 

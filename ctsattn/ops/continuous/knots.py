@@ -24,6 +24,7 @@ class Knots(NamedTuple):
         series: `[batch, knots]`, the number of the packed series that a knot belongs to, for padding one more
             than the last; None: there is one series.
         source: `[batch, knots]`, the token that a knot comes from; None: knot i comes from token i.
+        in_place: Whether knot i is known to come from token i, as long as the row has knots.
     """
 
     k: Tensor
@@ -32,6 +33,7 @@ class Knots(NamedTuple):
     before: Tensor | None
     series: Tensor | None
     source: Tensor | None
+    in_place: bool
 
     def piece_before(self) -> Tensor | None:
         """Whether a piece ends at each knot `[batch, knots]`; None: at all but the first."""
@@ -54,7 +56,7 @@ def gather_knots(
     series = None if cu_seqlens is None else series_of_tokens(cu_seqlens, tokens).expand(batch, tokens)
     look = mask is not None and may_look_at_values(mask)
     if mask is None or (look and bool(mask.all())):
-        return Knots(k, v, times, None, series, None)
+        return Knots(k, v, times, None, series, None, in_place=True)
     before = pad(mask.long().cumsum(dim=-1), (1, 0))
     lengths = before[:, -1:]
     place = torch.arange(tokens, device=k.device)
@@ -62,13 +64,14 @@ def gather_knots(
     source = order.gather(-1, torch.minimum(place, (lengths - 1).clamp(min=0)))
     # What stands in a masked place may be anything, NaN included.
     k, v = (x.masked_fill(~mask[:, None, :, None], 0.0) for x in (k, v))
-    if not (look and bool((mask[:, 1:] <= mask[:, :-1]).all())):  # else all padding is on the right already
+    in_place = look and bool((mask[:, 1:] <= mask[:, :-1]).all())  # all padding is on the right already
+    if not in_place:
         k, v = (take_rows(x, source) for x in (k, v))
     if times is not None:
         times = times.masked_fill(~mask, 0).gather(-1, source)
     if series is not None and cu_seqlens is not None:
         series = torch.where(place < lengths, series.gather(-1, source), len(cu_seqlens) - 1)
-    return Knots(k, v, times, before, series, source)
+    return Knots(k, v, times, before, series, source, in_place)
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:

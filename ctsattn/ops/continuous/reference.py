@@ -54,8 +54,10 @@ def core(
         last: Last knot that each query sees `[batch, queries]`, int32. A piece counts for a query if
             `first < j <= last`; a query with `last < first` sees nothing.
         scale: Factor on the scores.
-        causal: Every `first` is 0, and `last` of query i is `min(i + offset, knots - 1)`.
-        full: Every `first` is 0, and every `last` is `knots - 1`.
+        causal: Every `first` is 0, and `last` of query i is `i + offset`, or the row's last knot if that is
+            less.
+        full: Every `first` is 0, and every `last` is the row's last knot. In both cases the gaps behind the
+            row's last knot are 0, so that it makes no difference whether a query counts them.
         offset: See `causal`.
 
     Returns:

@@ -94,7 +94,7 @@ def pose(q: Tensor, k: Tensor, v: Tensor, request: Request, scale: float) -> Pro
         sinks = 0 if cu_seqlens is None else series_of_tokens(cu_seqlens, queries)  # before the own one
         first, last, final = first + sinks, last + sinks + 1, final + sinks + 1
     whole, partial = _ends(request, gaps, first, last, final, elapsed)
-    simple = knots.before is None and cu_seqlens is None and not by_time and whole is None
+    simple = cu_seqlens is None and not by_time and whole is None
     return Problem(
         q,
         k,
@@ -103,7 +103,7 @@ def pose(q: Tensor, k: Tensor, v: Tensor, request: Request, scale: float) -> Pro
         first.int(),
         last.int(),
         scale,
-        causal=simple and request.is_causal,
+        causal=simple and request.is_causal and knots.in_place,
         full=simple and not request.is_causal,
         offset=0 if sink is None else 1,
         whole=whole,
