@@ -18,6 +18,7 @@ ELAPSED, DAYS, MONTHS, MONTH_ENDS, BUSINESS = "elapsed", "days", "months", "mont
 KINDS = (ELAPSED, DAYS, MONTHS, MONTH_ENDS, BUSINESS)
 RECENT = 64  # observations that decide a series' step
 _DAY = np.timedelta64(1, "D")
+_CALENDAR_SPAN = re.compile(r"\d\s*(B|A|[MQY][SE]?)\b")
 
 
 @dataclass(frozen=True)
@@ -174,19 +175,22 @@ def parse_duration(value: Any, clock: Clock) -> float:
     Raises:
         ValueError: If it is not a positive span, or a bare number on a physical clock.
     """
+    bare = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, np.timedelta64)
     if not clock.is_physical:
-        if isinstance(value, (int, float, np.number)) and np.isfinite(value) and value > 0:
+        if bare and not isinstance(value, bool) and np.isfinite(value) and value > 0:
             return float(value)
         raise ValueError(f"On a numeric clock a span is a positive number, got {value!r}.")
     try:
-        if isinstance(value, (int, float, np.number)):
+        if bare:
             raise ValueError("a bare number has no unit")
+        if isinstance(value, str) and _CALENDAR_SPAN.search(value):
+            raise ValueError("months, quarters, years and business days have no fixed length")
         if isinstance(value, str):
             value = re.sub(r"(?<=[\d ])d\b", "D", value)  # pandas is to give up the small letter
         seconds = pd.Timedelta(value) / pd.Timedelta(1, "s")
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"{value!r} is not a span of time ({error}). Accepted are texts such as '36h' or '7d', and "
+            f"{value!r} is not a span of time ({error}). Accepted are texts such as '36h' or '7D', and "
             f"Timedelta; for months or business days ask for steps: predict(h=...)."
         ) from error
     if not seconds > 0:

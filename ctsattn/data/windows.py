@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ BEYOND = 4  # observations on the far side of a time between observations, where
 DENSE = 128  # observations by which the cutoffs of windows with data on both sides are apart, at most
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Windows:
     """Series seen from cutoffs, and the times asked of each.
 
@@ -55,7 +56,7 @@ class Windows:
         return Windows(series, cutoff, queries.times, queries.indptr, np.zeros(len(series), bool))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Past:
     """Observations that windows may see.
 
@@ -160,7 +161,7 @@ def _surrounding(store: SeriesStore, spec: TaskSpec, series: NDArray[np.int64], 
     return np.minimum(cutoff, store.end[series])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainingWindows:
     """All windows that training may draw: a cutoff at each time a target was observed, if others follow.
 
@@ -181,19 +182,28 @@ class TrainingWindows:
 
     def cutoffs(self) -> NDArray[np.int64]:
         """Positions in `store.moments` of every cutoff with a target observed within the horizon after it."""
+        return self._cutoffs
+
+    @cached_property
+    def _cutoffs(self) -> NDArray[np.int64]:
         moments = self.store.moments
         if not len(moments):
             return np.zeros(0, np.int64)
-        follows = np.zeros(len(moments), bool)
-        follows[:-1] = moments.segment[1:] == moments.segment[:-1]
-        gap = np.zeros(len(moments))
-        gap[:-1] = self.store.source.clock.seconds(np.diff(moments.times))
+        gap = self.store.source.clock.seconds(np.diff(moments.times))
+        follows = moments.segment[1:] == moments.segment[:-1]
         return np.flatnonzero(follows & (gap <= self.spec.horizon * self.spec.time_unit))
+
+    @cached_property
+    def _odds(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Cumulated odds of the series, and where the cutoffs of each begin in `_cutoffs`."""
+        counts = np.bincount(self.store.moments.segment[self._cutoffs], minlength=self.store.num_series)
+        odds = np.cumsum(np.sqrt(counts))
+        return odds / odds[-1], np.concatenate([[0], np.cumsum(counts)])
 
     def every(self, cutoffs: NDArray[np.int64] | None = None) -> Windows:
         """Windows at the given positions of `store.moments`, or at all that `cutoffs` lists."""
         moments = self.store.moments
-        at = self.cutoffs() if cutoffs is None else cutoffs
+        at = self._cutoffs if cutoffs is None else cutoffs
         series, cutoff = moments.segment[at], moments.times[at]
         return Windows.of(series, cutoff, self._ahead(series, cutoff))
 
@@ -203,16 +213,15 @@ class TrainingWindows:
         Raises:
             ValueError: If no series has two observations within the horizon of one another.
         """
-        at = self.cutoffs()
-        if not at.size:
+        if not self._cutoffs.size:
             raise ValueError(
                 f"There is nothing to train on: no series has an observation within the horizon "
                 f"({self.spec.horizon:.6g} model units) after another. Give longer series or horizons."
             )
-        owner = self.store.moments.segment[at]
-        weight = np.bincount(owner, minlength=self.store.num_series)[owner] ** -0.5
-        drawn = self.every(np.sort(rng.choice(at, count, p=weight / weight.sum())))
-        drawn = self._thin(drawn, rng)
+        odds, begin = self._odds
+        series = np.searchsorted(odds, rng.random(count), side="right")
+        number = begin[series] + (rng.random(count) * (begin[series + 1] - begin[series])).astype(np.int64)
+        drawn = self._thin(self.every(self._cutoffs[np.sort(number)]), rng)
         return self._hide(drawn, rng) if self.impute > 0 else drawn
 
     def _ahead(self, series: NDArray[np.int64], cutoff: Ticks) -> Ragged:
