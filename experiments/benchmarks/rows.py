@@ -1,0 +1,113 @@
+"""Result rows: one CSV, appended to by many processes, with all that it takes to repeat a run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+COLUMNS = (
+    *("data", "model", "mixer", "lookback", "horizon", "condition", "seed", "split", "metric", "value"),
+    *("fit_seconds", "predict_seconds", "peak_mib", "params", "steps", "config_hash", "commit", "versions"),
+    *("device", "config"),
+)
+RESULTS = Path(__file__).parent / "results"
+
+
+def append(path: Path, rows: list[Mapping[str, Any]]) -> None:
+    """Append rows to a CSV in one piece: all of a run, or none of it.
+
+    Raises:
+        ValueError: A row has a column that the table lacks.
+    """
+    from filelock import FileLock
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n", restval="")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        fresh = not path.exists() or path.stat().st_size == 0
+        if fresh:
+            writer.writeheader()
+        writer.writerows(rows)
+        with path.open("a") as file:
+            if not fresh and not _ends_a_line(path):
+                file.write("\n")  # what a killed process left; the reader drops that line
+            file.write(text.getvalue())
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read() == b"\n"
+
+
+def read(*paths: Path) -> pd.DataFrame:
+    """Rows of some CSVs; a line that was cut off is left out, a run that was done twice counts once."""
+    frames = [
+        pd.read_csv(path, dtype={"config_hash": str, "commit": str}, on_bad_lines="skip")
+        for path in paths
+        if path.exists()
+    ]
+    if not frames:
+        return pd.DataFrame(columns=list(COLUMNS))
+    rows = pd.concat(frames, ignore_index=True)
+    whole = rows[rows["config"].notna() & rows["value"].notna()]
+    return whole.drop_duplicates(["config_hash", "split", "metric"], keep="last", ignore_index=True)
+
+
+def done(path: Path) -> set[str]:
+    """Hashes of the runs that a CSV holds."""
+    return set(read(path)["config_hash"])
+
+
+def ledger(path: Path, entry: Mapping[str, Any]) -> None:
+    """Note a run before its test part is touched, so that its choices can be seen to precede its numbers."""
+    from filelock import FileLock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")), path.open("a") as file:
+        file.write(json.dumps(entry, sort_keys=True) + "\n")
+
+
+def commit() -> str:
+    """Commit of this checkout, with a plus sign where the package or the benchmarks were changed since."""
+    here = Path(__file__).parent
+    try:
+        head = _git(here, "rev-parse", "--short=12", "HEAD")
+        changed = _git(here, "status", "--porcelain", "--", "../../ctsattn", ".")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    code = [line for line in changed.splitlines() if line.endswith((".py", ".toml"))]
+    return head + ("+" if code else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    run = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return run.stdout.strip()
+
+
+def versions(*packages: str) -> str:
+    """Versions of Python and of some packages, in one word each."""
+    found = [f"{package}={version(package)}" for package in packages]
+    return " ".join([f"python={platform.python_version()}", *found])
+
+
+def device_name() -> str:
+    """The GPU if there is one, else the processor."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            return f"{line.split(':', 1)[1].strip()}, {torch.get_num_threads()} threads"
+    return platform.processor() or "CPU"

@@ -1,0 +1,359 @@
+"""Benchmark tasks: a published protocol's windows as batches, for any model of the seam.
+
+`RowTask` cuts windows of a table without frames, so that thousands of windows a second reach the model;
+`RecordTask` takes the windows of irregular records through the package's own data layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ctsattn import datasets
+from ctsattn.data.batch import Batch, TaskSpec
+from ctsattn.data.building import build_store, learn_schema
+from ctsattn.data.collate import Collator
+from ctsattn.data.frame import read_panel
+from ctsattn.data.scalers import SCALERS, safe_scale
+from ctsattn.data.schema import Columns
+from ctsattn.data.series import Ragged, SeriesStore
+from ctsattn.data.task import infer_task
+from ctsattn.data.windows import Windows
+from ctsattn.datasets.protocols import PROTOCOLS, RecordWindows, RowWindows, record_windows, row_windows
+from ctsattn.datasets.sampling import Condition
+
+_SPEC_CHANNELS = 16  # channels that unit and periods are read off
+_OF_WINDOWS = ("ends", "recent", "old", "clusters")  # conditions that refer to a window, not to a series
+_VALIDATION = 4096  # rows of the batches that early stopping looks at, spread evenly over the part
+
+
+class Task(Protocol):
+    """Batches of the parts of a benchmark."""
+
+    spec: TaskSpec
+
+    def training(self, batch_size: int, seed: int) -> Iterator[Batch]:
+        """Endless batches of training windows, in a new random order each time round."""
+        ...
+
+    def validation(self, batch_size: int) -> list[tuple[str, np.ndarray]]:
+        """What to validate on while training, as arguments of `batch`."""
+        ...
+
+    def chunks(self, part: str, batch_size: int) -> Iterator[np.ndarray]:
+        """All windows of a part, once each, in order."""
+        ...
+
+    def batch(self, part: str, rows: np.ndarray) -> Batch:
+        """Some windows of a part, with their truth."""
+        ...
+
+
+class Rounds:
+    """The validation batches of a task, made anew in each round."""
+
+    def __init__(self, task: Task, batch_size: int) -> None:
+        self.task, self.batch_size = task, batch_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self.task.batch(part, rows) for part, rows in self.task.validation(self.batch_size))
+
+
+def _shuffled(count: int, batch_size: int, seed: int) -> Iterator[np.ndarray]:
+    """Endless batches of indices; each is drawn once before any is drawn again."""
+    rng = np.random.default_rng([seed, 7])
+    left = np.zeros(0, dtype=np.int64)
+    while True:
+        while len(left) < batch_size:
+            left = np.concatenate([left, rng.permutation(count)])
+        yield left[:batch_size]
+        left = left[batch_size:]
+
+
+def _spread(count: int, most: int) -> np.ndarray:
+    """At most `most` indices, evenly over all."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+
+
+@dataclass(frozen=True)
+class RowTask:
+    """Windows of a table: each channel a row of the batch by itself, or all channels together.
+
+    Attributes:
+        windows: Windows of the parts; their table is standardised.
+        spec: Sizes and units.
+        scaler: Key of `SCALERS`.
+        keep: `[rows, channels]` what may be seen; None for all.
+        thin: Condition applied to each window, where it refers to one.
+        seed: Seed of `thin`.
+        joint: Whether a model sees all channels together.
+        seconds: `[rows]` the clock.
+        most: Windows of each part to evaluate, spread evenly; 0 for all.
+    """
+
+    windows: dict[str, RowWindows]
+    spec: TaskSpec
+    scaler: str
+    keep: np.ndarray | None
+    thin: Condition | None
+    seed: int
+    joint: bool
+    seconds: np.ndarray
+    most: int = 0
+
+    @property
+    def channels(self) -> int:
+        """Channels of the table."""
+        return self.windows["train"].table.values.shape[1]
+
+    @property
+    def per_window(self) -> int:
+        """Rows of a batch that a window fills."""
+        return 1 if self.joint else self.channels
+
+    def training(self, batch_size: int, seed: int) -> Iterator[Batch]:
+        """See `Task.training`."""
+        count = len(self.windows["train"]) * self.per_window
+        return (self.batch("train", rows) for rows in _shuffled(count, batch_size, seed))
+
+    def validation(self, batch_size: int) -> list[tuple[str, np.ndarray]]:
+        """See `Task.validation`."""
+        rows = _spread(len(self.windows["val"]) * self.per_window, _VALIDATION)
+        return [("val", rows[i : i + batch_size]) for i in range(0, len(rows), batch_size)]
+
+    def chunks(self, part: str, batch_size: int) -> Iterator[np.ndarray]:
+        """See `Task.chunks`."""
+        count = len(self.windows[part])
+        chosen = _spread(count, self.most) if self.most else np.arange(count)
+        rows = (chosen[:, None] * self.per_window + np.arange(self.per_window)).reshape(-1)
+        return (rows[i : i + batch_size] for i in range(0, len(rows), batch_size))
+
+    def batch(self, part: str, rows: np.ndarray) -> Batch:
+        """See `Task.batch`."""
+        cut = self.windows[part]
+        window, channel = rows // self.per_window, rows % self.per_window
+        origin = cut.origins[window]
+        seen = origin[:, None] + np.arange(-cut.lookback, 0)
+        asked = origin[:, None] + np.arange(cut.horizon)
+        past, future = self._values(cut, seen, channel), self._values(cut, asked, channel)
+        mask = self._mask(past, seen, channel, origin)
+        cutoff = self.seconds[origin - 1]
+        unit = self.spec.time_unit
+        times = np.broadcast_to(((self.seconds[seen] - cutoff[:, None]) / unit)[:, None], past.shape)
+        ahead = (self.seconds[asked] - cutoff[:, None]) / unit
+        if mask is not None:
+            past, times, mask = _left_justified(past, times, mask)
+        return _batch(past, times, mask, future, ahead, self.scaler, channel, cutoff)
+
+    def _values(self, cut: RowWindows, rows: np.ndarray, channel: np.ndarray) -> np.ndarray:
+        """`[batch, channels, length]` of some rows of the table."""
+        if self.joint:
+            return cut.table.values[rows].swapaxes(1, 2)
+        return cut.table.values[rows, channel[:, None]][:, None]
+
+    def _mask(
+        self, past: np.ndarray, seen: np.ndarray, channel: np.ndarray, origin: np.ndarray
+    ) -> np.ndarray | None:
+        """What of the past may be seen, or None where all of it is."""
+        if self.thin is not None:
+            one = [self.thin.keep(p.T, [self.seed, int(o)]).T for p, o in zip(past, origin, strict=True)]
+            return np.stack(one)
+        if self.keep is None:
+            return None
+        kept = self.keep[seen].swapaxes(1, 2) if self.joint else self.keep[seen, channel[:, None]][:, None]
+        kept = kept.copy()
+        kept[..., -2:] |= kept.sum(-1, keepdims=True) < 2
+        return kept
+
+
+def _left_justified(
+    values: np.ndarray, times: np.ndarray, mask: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Move what is kept to the left, cut the padding that all share, repeat the last time in the rest."""
+    order = np.argsort(~mask, axis=-1, kind="stable")[..., : mask.sum(-1).max()]
+    values, times, mask = (np.take_along_axis(a, order, -1) for a in (values, times, mask))
+    last = np.take_along_axis(times, mask.sum(-1, keepdims=True) - 1, -1)
+    return np.where(mask, values, 0.0), np.where(mask, times, last), mask
+
+
+def _batch(
+    past: np.ndarray,
+    times: np.ndarray,
+    mask: np.ndarray | None,
+    future: np.ndarray,
+    ahead: np.ndarray,
+    scaler: str,
+    series: np.ndarray,
+    cutoff: np.ndarray,
+) -> Batch:
+    """Scale windows by their past and put them into a batch; the series' own spread is 1."""
+    mask = np.ones(past.shape, dtype=bool) if mask is None else mask
+    loc, scale = SCALERS[scaler](past, mask)
+    if scaler != "none":
+        ones = np.ones_like(scale)
+        scale = safe_scale(scale, loc, mask.sum(-1), ones, ones)
+    scaled = np.where(mask, (past - loc[..., None]) / scale[..., None], 0.0)
+    count, channels, length = past.shape
+    queries = ahead.shape[1]
+    none = torch.zeros(count, 0)
+    return Batch(
+        past_times=_float(times),
+        past_values=_float(scaled),
+        past_codes=torch.zeros(count, channels, length, dtype=torch.int64),
+        past_mask=torch.from_numpy(mask),
+        past_known=torch.zeros(count, channels, length, 0),
+        past_known_codes=torch.zeros(count, channels, length, 0, dtype=torch.int64),
+        static=none,
+        static_codes=none.long(),
+        future_times=_float(ahead),
+        future_mask=torch.ones(count, queries, dtype=torch.bool),
+        future_known=torch.zeros(count, queries, 0),
+        future_known_codes=torch.zeros(count, queries, 0, dtype=torch.int64),
+        future_values=_float((future - loc[..., None]) / scale[..., None]),
+        future_observed=torch.ones(count, channels, queries, dtype=torch.bool),
+        loc=torch.from_numpy(loc),
+        scale=torch.from_numpy(scale),
+        series=torch.from_numpy(series.astype(np.int64)),
+        cutoff=torch.from_numpy(cutoff),
+    )
+
+
+def _float(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
+def row_task(
+    name: str,
+    lookback: int,
+    horizon: int,
+    *,
+    scaler: str,
+    condition: str = "all",
+    seed: int = 0,
+    joint: bool = False,
+    most: int = 0,
+) -> RowTask:
+    """The long-horizon protocol on a table, seen under a sampling condition; what is asked stays complete."""
+    table = datasets.load_table(name)
+    card = datasets.card(name)
+    windows = row_windows(table, card.split, lookback, horizon)  # type: ignore[arg-type]
+    scaled = windows["train"].table
+    rule = Condition(condition)
+    of_window = condition.split("-")[0] in _OF_WINDOWS
+    keep = None if condition == "all" or of_window else rule.keep(scaled.values, seed)
+    spec = _row_spec(name, lookback, horizon, windows["train"].origins[-1] + horizon)
+    width = scaled.values.shape[1] if joint else 1
+    spec = replace(spec, num_targets=width, num_channels=width, channel_codes=(0,) * width)
+    seconds = (table.times - table.times[0]).astype("timedelta64[s]").astype(np.float64)
+    return RowTask(windows, spec, scaler, keep, rule if of_window else None, seed, joint, seconds, most)
+
+
+def _row_spec(name: str, lookback: int, horizon: int, end: int) -> TaskSpec:
+    """Units and periods, read off the training rows of some channels by the package's own rules."""
+    table = datasets.load_table(name)
+    chosen = _spread(table.values.shape[1], _SPEC_CHANNELS)
+    part = datasets.Table(
+        table.times[:end], table.values[:end, chosen], tuple(table.names[c] for c in chosen)
+    )
+    schema, store = learn_schema(read_panel(part.frame(), Columns()))
+    return infer_task(store, schema, horizon=horizon, lookback=lookback)
+
+
+@dataclass(frozen=True)
+class RecordTask:
+    """Windows of irregular records, each window a series of its own.
+
+    Attributes:
+        stores: Observations of the windows of each part, those asked included.
+        asked: The windows of each part and their queries.
+        collator: Makes batches.
+        spec: Sizes and units.
+    """
+
+    stores: dict[str, SeriesStore]
+    asked: dict[str, Windows]
+    collator: Collator
+    spec: TaskSpec
+
+    def training(self, batch_size: int, seed: int) -> Iterator[Batch]:
+        """See `Task.training`."""
+        return (self.batch("train", rows) for rows in _shuffled(len(self.asked["train"]), batch_size, seed))
+
+    def validation(self, batch_size: int) -> list[tuple[str, np.ndarray]]:
+        """See `Task.validation`."""
+        return [("val", rows) for rows in self.chunks("val", batch_size)]
+
+    def chunks(self, part: str, batch_size: int) -> Iterator[np.ndarray]:
+        """See `Task.chunks`."""
+        count = len(self.asked[part])
+        return (np.arange(i, min(i + batch_size, count)) for i in range(0, count, batch_size))
+
+    def batch(self, part: str, rows: np.ndarray) -> Batch:
+        """See `Task.batch`."""
+        return self.collator(self.stores[part], self.asked[part].take(rows), truth=True)
+
+
+_SECONDS = {"physionet2012": 3600.0, "activity": 1e-3, "ushcn": 30.4375 * 86400.0}  # of the protocol's unit
+
+
+def record_task(name: str, *, scaler: str, max_tokens: int = 512, **options: Any) -> RecordTask:
+    """t-PatchGNN's protocol on a set of irregular records."""
+    card = datasets.card(name)
+    protocol = PROTOCOLS[name]
+    parts = record_windows(datasets.load(name, **options), protocol, card.split)  # type: ignore[arg-type]
+    seconds = _SECONDS.get(name)
+    columns = Columns(targets=card.variables)
+    panels = {part: read_panel(_wide(cut, card.variables, seconds), columns) for part, cut in parts.items()}
+    schema, store = learn_schema(panels["train"])
+    stores = {"train": store} | {part: build_store(panels[part], schema) for part in ("val", "test")}
+    span = {"lookback": protocol.history, "horizon": protocol.ahead}
+    if seconds is not None:
+        span = {key: pd.Timedelta(value * seconds, "s") for key, value in span.items()}
+    spec = infer_task(store, schema, **span)
+    asked = {part: _asked(cut, stores[part], seconds) for part, cut in parts.items()}
+    return RecordTask(stores, asked, Collator(schema, spec, scaler, max_tokens), spec)
+
+
+def _wide(cut: RecordWindows, variables: tuple[str, ...], seconds: float | None) -> pd.DataFrame:
+    """One series for each window, one column for each variable, time from the window's beginning."""
+    window, place, _ = cut.members()
+    records = cut.records
+    elapsed = records.time[place] - cut.start[window]
+    keys = pd.DataFrame({"unique_id": window, "ds": elapsed}).groupby(["unique_id", "ds"], sort=True)
+    row = keys.ngroup().to_numpy()
+    values = np.full((row.max() + 1, len(variables)), np.nan)
+    values[row, records.variable[place]] = records.value[place]
+    frame = keys.size().index.to_frame(index=False)
+    if seconds is not None:
+        frame["ds"] = (frame["ds"] * seconds * 1e6).round().astype("int64").astype("timedelta64[us]")
+    return pd.concat([frame, pd.DataFrame(values, columns=list(variables))], axis=1)
+
+
+def _asked(cut: RecordWindows, store: SeriesStore, seconds: float | None) -> Windows:
+    """For each window that has anything, the times at or after its cutoff at which something was observed."""
+    window, place, asked = cut.members()
+    present = np.unique(window)
+    history = cut.cutoff - cut.start
+    if seconds is None:
+        cutoff = np.nextafter(history, -np.inf)
+        moment = cut.records.time[place] - cut.start[window]
+    else:
+        cutoff = (history * seconds * 1e6).round().astype(np.int64) - 1
+        moment = ((cut.records.time[place] - cut.start[window]) * seconds * 1e6).round().astype(np.int64)
+    pairs = pd.DataFrame({"window": window[asked], "moment": moment[asked]}).drop_duplicates()
+    series = np.searchsorted(present, pairs["window"].to_numpy())
+    queries = Ragged.from_rows(series, pairs["moment"].to_numpy(), np.zeros(len(pairs)), len(present))
+    ids = store.source.ids.get_indexer(present)
+    some = queries.counts > 0
+    kept = queries.take(np.flatnonzero(some))
+    return Windows.of(ids[some], _ticks(cutoff[present[some]], store), kept)
+
+
+def _ticks(moments: np.ndarray, store: SeriesStore) -> np.ndarray:
+    """Moments in the dtype of the store's clock."""
+    return moments.astype(store.past.times.dtype)

@@ -1,0 +1,259 @@
+"""Doing one run: build, train, evaluate, and return its rows."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from ctsattn import datasets, metrics
+from ctsattn.data.batch import Batch
+from ctsattn.datasets.protocols import Errors, naive2
+from ctsattn.forecasting.training import Training, own_randomness, train
+from experiments.benchmarks import rows
+from experiments.benchmarks.plan import Run
+from experiments.benchmarks.tasks import Rounds, Task, record_task, row_task
+
+_EVALUATED = 512  # windows at once; the numbers do not depend on it
+_QUANTILES = tuple(np.round(np.arange(0.1, 0.91, 0.1), 1))
+
+
+@dataclass
+class Outcome:
+    """What a run found.
+
+    Attributes:
+        scores: Part and metric to value.
+        fit_seconds: Training, validation rounds included.
+        predict_seconds: Forecasts of the test part.
+        params: Trained parameters.
+        steps: Optimiser steps taken.
+    """
+
+    scores: dict[tuple[str, str], float]
+    fit_seconds: float
+    predict_seconds: float
+    params: int
+    steps: int
+
+
+def do(run: Run, ledger: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Do a run.
+
+    Args:
+        run: What to do.
+        ledger: Path of the ledger as `path`, to note the run in before its test part is touched.
+
+    Returns:
+        Its rows, one for each part and metric.
+    """
+    commit = rows.commit()
+    if ledger is not None:
+        entry = {"config_hash": run.hash, "config": run.as_json(), "commit": commit, "time": time.time()}
+        rows.ledger(ledger["path"], entry)
+    outcome = {"rows": _tabular, "records": _tabular, "series": _series}[run.kind](run)
+    common = {
+        **{key: getattr(run, key) for key in ("data", "model", "mixer", "lookback", "horizon")},
+        **{"condition": run.condition, "seed": run.seed},
+        "fit_seconds": round(outcome.fit_seconds, 3),
+        "predict_seconds": round(outcome.predict_seconds, 3),
+        "peak_mib": round(peak_mib(), 1),
+        "params": outcome.params,
+        "steps": outcome.steps,
+        "config_hash": run.hash,
+        "commit": commit,
+        "versions": rows.versions("torch", "numpy", "pandas", "lightning"),
+        "device": rows.device_name(),
+        "config": run.as_json(),
+    }
+    return [
+        {**common, "split": part, "metric": metric, "value": repr(float(value))}
+        for (part, metric), value in outcome.scores.items()
+    ]
+
+
+def peak_mib() -> float:
+    """Largest memory of this process: of the GPU where there is one, else resident."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def make_task(run: Run) -> Task:
+    """The task of a run."""
+    scaler = run.config().scaler
+    if run.kind == "records":
+        return record_task(run.data, scaler=scaler, **run.load)
+    return row_task(
+        run.data,
+        run.lookback,
+        run.horizon,
+        scaler=scaler,
+        condition=run.condition,
+        seed=run.seed,
+        joint=run.joint,
+        most=run.windows,
+    )
+
+
+def _tabular(run: Run) -> Outcome:
+    """Train on a task's windows and evaluate each window of validation and test once."""
+    task, training = make_task(run), Training(**run.training)
+    training.check()
+    with own_randomness(run.seed):
+        network = run.config().build(task.spec)
+    log = None
+    started = time.perf_counter()
+    if getattr(network, "trainable", True):
+        held = Rounds(task, _EVALUATED) if training.patience is not None else None
+        batches = _Stream(task, training.batch_size, run.seed)
+        log = train(network, batches, held, training, seed=run.seed)
+    fitted = time.perf_counter()
+    scores = _scores("val", evaluate(network, task, "val", run.point), run)
+    validated = time.perf_counter()
+    if run.test:
+        scores |= _scores("test", evaluate(network, task, "test", run.point), run)
+    predicted = time.perf_counter() - validated
+    params = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    return Outcome(scores, fitted - started if log else 0.0, predicted, params, log.steps if log else 0)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """Training batches of a task, to be iterated anew."""
+
+    task: Task
+    batch_size: int
+    seed: int
+
+    def __iter__(self) -> Any:
+        return self.task.training(self.batch_size, self.seed)
+
+
+def _scores(part: str, errors: Errors, run: Run) -> dict[tuple[str, str], float]:
+    """MSE and MAE as the protocol of the set averages them."""
+    found = errors.by_variable() if run.kind == "records" else errors.pooled()
+    return {(part, metric): value for metric, value in found.items()}
+
+
+def evaluate(network: nn.Module, task: Task, part: str, point: str = "mean") -> Errors:
+    """Errors of a network over all windows of a part; they do not depend on how windows are batched."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network = network.to(device).eval()
+    size = max(1, _EVALUATED // task.spec.num_targets)
+    errors = Errors()
+    with torch.inference_mode():
+        for chosen in task.chunks(part, size):
+            batch = task.batch(part, chosen)
+            forecast = batch.unscale(_point(network, batch.to(device), point))
+            truth = batch.unscale(batch.future_values.numpy())
+            seen = (batch.future_observed & batch.future_mask[:, None]).numpy()
+            errors.add(*(array.swapaxes(1, 2) for array in (forecast, truth, seen)))
+    network.to("cpu")
+    return errors
+
+
+def _point(network: Any, batch: Batch, point: str) -> np.ndarray:
+    """Point forecasts `[batch, targets, queries]` in scaled units."""
+    params = network(batch)
+    if point == "mean":
+        return network.head.mean(params).float().cpu().numpy()
+    levels = torch.full((1,), 0.5, device=params.device)
+    return network.head.quantiles(params, levels)[..., 0].float().cpu().numpy()
+
+
+def _series(run: Run) -> Outcome:
+    """Fit on frames and forecast the end of every series, as a user would."""
+    from ctsattn import Forecaster
+
+    card = datasets.card(run.data)
+    frame = datasets.load(run.data, **run.load)
+    labels = card.split.labels(frame)
+    part = "test" if run.test else "val"
+    history = frame[np.isin(labels, ("train", "val") if run.test else ("train",))]
+    truth = frame[labels == part]
+    horizon = run.horizon or _span(truth)
+    forecaster = Forecaster(
+        horizon=horizon,
+        lookback=run.lookback or None,
+        model=run.config(),
+        training=Training(**run.training),
+        quantiles=_QUANTILES,
+        target_col="y",
+        random_state=run.seed,
+        verbose=False,
+    )
+    keys = ["unique_id", "ds"]
+    started = time.perf_counter()
+    forecaster.fit(history[[*keys, "y"]])
+    fitted = time.perf_counter()
+    answer = forecaster.predict(future_df=truth[keys].reset_index(drop=True))
+    predicted = time.perf_counter()
+    scored = truth[[*keys, "y"]].merge(answer, on=keys, how="left", validate="one_to_one")
+    log = forecaster.training_log_
+    network = forecaster.fitted_.network
+    return Outcome(
+        {(part, name): value for name, value in competition_scores(scored, history, card, "ctsattn").items()},
+        fitted - started,
+        predicted - fitted,
+        sum(p.numel() for p in network.parameters() if p.requires_grad),
+        log.steps if log is not None else 0,
+    )
+
+
+def _span(truth: pd.DataFrame) -> Any:
+    """Longest time that a series is asked for."""
+    by_series = truth.groupby("unique_id", observed=True)["ds"]
+    longest = (by_series.max() - by_series.min()).max()
+    return longest if isinstance(longest, pd.Timedelta) else float(longest)
+
+
+def competition_scores(
+    scored: pd.DataFrame, history: pd.DataFrame, card: datasets.Dataset, model: str
+) -> dict[str, float]:
+    """MAE, sMAPE (in percent), MASE and the weighted quantile loss; for M4 also OWA, against Naive2.
+
+    Args:
+        scored: Truth and forecasts.
+        history: What was known.
+        card: The set.
+        model: Column of the forecast.
+    """
+    wanted = ["mae", "smape", "mase"]
+    if any(column.startswith(f"{model}-q") for column in scored):
+        wanted.append("wql")
+    names = [model]
+    if card.name.startswith("m4_"):
+        scored = scored.assign(Naive2=_naive2_of(scored, history, card.season))
+        names.append("Naive2")
+        wanted = [name for name in wanted if name != "wql"]
+    found = metrics.evaluate(scored, wanted, models=names, by=(), train_df=history, seasonality=card.season)
+    table = found.set_index("metric")
+    scores = {name: float(table.loc[name, model]) for name in wanted}
+    scores["smape"] *= 100.0
+    if "Naive2" in names:
+        scores["owa"] = metrics.owa(found, "Naive2", [model])[model]
+        alone = (
+            metrics.evaluate(scored, ["wql"], models=[model], by=()) if _has_bands(scored, model) else None
+        )
+        if alone is not None:
+            scores["wql"] = float(alone.set_index("metric").loc["wql", model])
+    return scores
+
+
+def _has_bands(scored: pd.DataFrame, model: str) -> bool:
+    return any(column.startswith(f"{model}-q") for column in scored)
+
+
+def _naive2_of(scored: pd.DataFrame, history: pd.DataFrame, season: int) -> np.ndarray:
+    """Naive2 for every row of the truth, series by series in its order."""
+    past = {key: y.to_numpy() for key, y in history.groupby("unique_id", observed=True, sort=False)["y"]}
+    sizes = scored.groupby("unique_id", observed=True, sort=False).size()
+    return np.concatenate([naive2(past[key], season, size) for key, size in sizes.items()])
