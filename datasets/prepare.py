@@ -40,7 +40,8 @@ parts = datasets.split(frame, card.split)   # train, val, test
 Nothing is stored in this repository. Files come from the public address on the card, are checked, and stay
 in the user's cache folder (`CTSATTN_CACHE`); `python datasets/prepare.py NAME` fetches into `datasets/cache`.
 A file below the folder named in `CTSATTN_DATA` is used in place of a download, under any of the names on the
-card, plain or compressed. Licences differ: some forbid changed copies, some are not stated. They bind who downloads.
+card, plain or compressed. Licences differ: some forbid changed copies, some are not stated. They bind who
+downloads.
 
 """
 _GROUPS = (

@@ -224,6 +224,9 @@ PROTOCOLS: dict[str, RecordProtocol] = {
     "physionet2012": RecordProtocol(np.timedelta64(3600, "s"), 24.0, 24.0, length=48.0),
     "activity": RecordProtocol(np.timedelta64(1, "ms"), 3000.0, 1000.0, stride=1000),
     "ushcn": RecordProtocol(200.0 / 48.0, 24.0, 1.0, stride=1, length=48.0, scaled=False),
+    "physiome_goodwin": RecordProtocol(1.0, 100.0, 100.0, length=200.0),
+    "physiome_neuron": RecordProtocol(1.0, 75.0, 75.0, length=150.0),
+    "physiome_epidemic": RecordProtocol(1.0, 100.0, 100.0, length=200.0),
 }
 
 

@@ -189,9 +189,9 @@ class Condition:
             f"({', '.join(SHARED)}) or a stride as in `every-4` ({', '.join(STRIDED)})."
         )
 
-    def keep(self, values: np.ndarray, seed: int) -> np.ndarray:
+    def keep(self, values: np.ndarray, seed: int | list[int]) -> np.ndarray:
         """Mask of what is kept, `[..., length, channels]`; where fewer than two are, the last two."""
-        mask = self.rule()(values, np.random.default_rng([seed, 65]))
+        mask = self.rule()(values, np.random.default_rng([*np.atleast_1d(seed), 65]))
         few = mask.sum(-2, keepdims=True) < LEAST
         mask[..., -LEAST:, :] |= few
         return mask
