@@ -126,15 +126,15 @@ class Clock:
 
 def _localise(ticks: Ticks, clock: Clock) -> Ticks:
     index = pd.DatetimeIndex(np.asarray(ticks).view("M8[us]" if clock.per_second == MICRO else "M8[ns]"))
-    try:
-        return np.asarray(index.tz_localize(clock.zone).asi8)
-    except ValueError as error:
-        there = index.tz_localize(clock.zone, ambiguous="NaT", nonexistent="NaT").isna()
+    local = index.tz_localize(clock.zone, ambiguous="NaT", nonexistent="NaT")
+    there = local.isna()
+    if there.any():
         raise ValueError(
             f"{int(there.sum())} time(s) without a zone are skipped or repeated by a change of clocks in "
             f"{clock.zone}, for example {examples(index[there])}. Give them a zone: "
             f"times.tz_localize({clock.zone!r}, ambiguous=..., nonexistent=...)."
-        ) from error
+        )
+    return np.asarray(local.asi8)
 
 
 def _in_unit(index: Any, unit: str) -> Any:
@@ -158,6 +158,6 @@ def _as_dtype(column: pd.Series, dtype: str) -> pd.Series:
         return column
     try:
         cast = column.astype(dtype)
+        return cast if (cast.astype(column.dtype) == column).all() else column
     except (TypeError, ValueError, OverflowError):
         return column
-    return cast if (cast == column).all() else column
