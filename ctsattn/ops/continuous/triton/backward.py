@@ -12,6 +12,7 @@ from ctsattn.ops.continuous.triton.forward import hide, load_rows, visible_tiles
 from ctsattn.ops.continuous.triton.primitives import (
     CEILING,
     LOG2E,
+    RUNS,
     join_four,
     join_two,
     load_gaps,
@@ -46,13 +47,20 @@ def gradient_step(
 @triton.jit
 def four_gradient_steps(
     s, g, gap, lse, s4, g4, e, w, h,
-    M: tl.constexpr, N: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, GAPS: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, LAST: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
+    GAPS: tl.constexpr,
 ):  # fmt: skip
-    """Four groups' pieces, from the last to the first."""
+    """Pieces of four groups, from the last to the first; the last of all begins none."""
     s0, s1, s2, s3 = split_in_four(s, M, N)
     g0, g1, g2, g3 = split_in_four(g, M, N)
     p0, p1, p2, p3 = split_in_four(gap, M, N)
-    w4, a4, e, w, h, t3 = gradient_step(s3, g3, p3, lse, s4, g4, e, w, h, TERMS, RADIUS, FAST, GAPS)
+    if LAST:
+        e = tl.exp2(tl.minimum(s3 * LOG2E - lse[:, None], CEILING))
+        w4 = w
+        a4 = w
+        t3 = w
+    else:
+        w4, a4, e, w, h, t3 = gradient_step(s3, g3, p3, lse, s4, g4, e, w, h, TERMS, RADIUS, FAST, GAPS)
     w3, a3, e, w, h, t2 = gradient_step(s2, g2, p2, lse, s3, g3, e, w, h, TERMS, RADIUS, FAST, GAPS)
     w2, a2, e, w, h, t1 = gradient_step(s1, g1, p1, lse, s2, g2, e, w, h, TERMS, RADIUS, FAST, GAPS)
     w1, a1, e, w, h, t0 = gradient_step(s0, g0, p0, lse, s1, g1, e, w, h, TERMS, RADIUS, FAST, GAPS)
@@ -62,33 +70,50 @@ def four_gradient_steps(
 
 @triton.jit
 def tile_gradients(
-    s, rim, g, g_rim, gap, lse,
-    M: tl.constexpr, N: tl.constexpr, G: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
-    GAPS: tl.constexpr,
+    s, g, gap, lse,
+    M: tl.constexpr, N: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, GAPS: tl.constexpr,
 ):  # fmt: skip
-    """Weights, gradients of scores, and gradient per gap, [M, N], of a tile; the first two also of the rim."""
+    """Weights, gradients of scores, and gradient per gap, [M, N], of a tile's columns."""
     gap = tl.broadcast_to(gap[None, :], (M, N))
-    e = tl.exp2(tl.minimum(rim * LOG2E - lse[:, None], CEILING))
-    none = tl.zeros((M, N // G), tl.float32)
-    if G == 4:
-        w0, w1, w2, w3, w4, a0, a1, a2, a3, a4, _s, _g, _e, _h, t = four_gradient_steps(
-            s, g, gap, lse, rim, g_rim, e, none, none, M, N, TERMS, RADIUS, FAST, GAPS
+    none = tl.zeros((M, RUNS), tl.float32)
+    s_low, s_high = split_in_two(s, M, N)
+    g_low, g_high = split_in_two(g, M, N)
+    p_low, p_high = split_in_two(gap, M, N)
+    if N == 64:
+        w4, w5, w6, w7, _w, a4, a5, a6, a7, _a, s, g, e, h, t_high = four_gradient_steps(
+            s_high, g_high, p_high, lse, none, none, none, none, none, M, 32, True, TERMS, RADIUS, FAST, GAPS
         )
-        return join_four(w0, w1, w2, w3, M, N), w4, join_four(a0, a1, a2, a3, M, N), a4, t
+        w0, w1, w2, w3, w4, a0, a1, a2, a3, a4, s, g, e, h, t_low = four_gradient_steps(
+            s_low, g_low, p_low, lse, s, g, e, w4, h, M, 32, False, TERMS, RADIUS, FAST, GAPS
+        )
+        w = join_two(join_four(w0, w1, w2, w3, M, 32), join_four(w4, w5, w6, w7, M, 32), M, 64)
+        a = join_two(join_four(a0, a1, a2, a3, M, 32), join_four(a4, a5, a6, a7, M, 32), M, 64)
+        return w, a, join_two(t_low, t_high, M, 64) if GAPS else t_low
     else:
-        s_low, s_high = split_in_two(s, M, N)
-        g_low, g_high = split_in_two(g, M, N)
-        gap_low, gap_high = split_in_two(gap, M, N)
-        w4, w5, w6, w7, w8, _a, a5, a6, a7, a8, s4, g4, e, h, t_high = four_gradient_steps(
-            s_high, g_high, gap_high, lse, rim, g_rim, e, none, none, M, N // 2, TERMS, RADIUS, FAST, GAPS
+        s0, s4 = split_in_two(s_low, M, 64)
+        s8, s12 = split_in_two(s_high, M, 64)
+        g0, g4 = split_in_two(g_low, M, 64)
+        g8, g12 = split_in_two(g_high, M, 64)
+        p0, p4 = split_in_two(p_low, M, 64)
+        p8, p12 = split_in_two(p_high, M, 64)
+        w12, w13, w14, w15, _w, a12, a13, a14, a15, _a, s, g, e, h, t12 = four_gradient_steps(
+            s12, g12, p12, lse, none, none, none, none, none, M, 32, True, TERMS, RADIUS, FAST, GAPS
         )
-        w0, w1, w2, w3, w4, a0, a1, a2, a3, a4, _s, _g, _e, _h, t_low = four_gradient_steps(
-            s_low, g_low, gap_low, lse, s4, g4, e, w4, h, M, N // 2, TERMS, RADIUS, FAST, GAPS
+        w8, w9, w10, w11, w12, a8, a9, a10, a11, a12, s, g, e, h, t8 = four_gradient_steps(
+            s8, g8, p8, lse, s, g, e, w12, h, M, 32, False, TERMS, RADIUS, FAST, GAPS
         )
-        w = join_two(join_four(w0, w1, w2, w3, M, N // 2), join_four(w4, w5, w6, w7, M, N // 2), M, N)
-        a = join_two(join_four(a0, a1, a2, a3, M, N // 2), join_four(a4, a5, a6, a7, M, N // 2), M, N)
-        t = join_two(t_low, t_high, M, N) if GAPS else t_low
-        return w, w8, a, a8, t
+        w4, w5, w6, w7, w8, a4, a5, a6, a7, a8, s, g, e, h, t4 = four_gradient_steps(
+            s4, g4, p4, lse, s, g, e, w8, h, M, 32, False, TERMS, RADIUS, FAST, GAPS
+        )
+        w0, w1, w2, w3, w4, a0, a1, a2, a3, a4, s, g, e, h, t0 = four_gradient_steps(
+            s0, g0, p0, lse, s, g, e, w4, h, M, 32, False, TERMS, RADIUS, FAST, GAPS
+        )
+        w_low = join_two(join_four(w0, w1, w2, w3, M, 32), join_four(w4, w5, w6, w7, M, 32), M, 64)
+        w_high = join_two(join_four(w8, w9, w10, w11, M, 32), join_four(w12, w13, w14, w15, M, 32), M, 64)
+        a_low = join_two(join_four(a0, a1, a2, a3, M, 32), join_four(a4, a5, a6, a7, M, 32), M, 64)
+        a_high = join_two(join_four(a8, a9, a10, a11, M, 32), join_four(a12, a13, a14, a15, M, 32), M, 64)
+        t = join_four(t0, t4, t8, t12, M, 128) if GAPS else t0
+        return join_two(w_low, w_high, M, 128), join_two(a_low, a_high, M, 128), t
 
 
 @triton.jit(do_not_specialize=["num_queries", "num_knots"])
@@ -121,15 +146,15 @@ def attention_bwd_prepare_kernel(
     if h == 0:
         first = tl.load(first_ptr + b * num_queries + row, mask=inside, other=0)
         last = tl.load(last_ptr + b * num_queries + row, mask=inside, other=-1)
-        at = limits_ptr + b * 4 * blocks + block
-        tl.store(at, tl.min(tl.where(inside, first, num_knots), 0))
-        tl.store(at + blocks, tl.max(first, 0))
-        tl.store(at + 2 * blocks, tl.min(tl.where(inside, last, num_knots), 0))
-        tl.store(at + 3 * blocks, tl.max(last, 0))
+        limits_ptr += b * 4 * blocks + block
+        tl.store(limits_ptr, tl.min(tl.where(inside, first, num_knots), 0))
+        tl.store(limits_ptr + blocks, tl.max(first, 0))
+        tl.store(limits_ptr + 2 * blocks, tl.min(last, 0))  # -1 where the block is not full: it is not whole
+        tl.store(limits_ptr + 3 * blocks, tl.max(last, 0))
 
 
 @triton.jit
-def query_blocks(limits_ptr, n0, blocks, BN: tl.constexpr, CHUNK: tl.constexpr):
+def query_blocks(limits_ptr, n0, blocks, STEP: tl.constexpr, CHUNK: tl.constexpr):
     """Blocks of queries that see a tile of knots, [low, high), and within them those that see it whole."""
     low = blocks
     high = 0
@@ -143,8 +168,8 @@ def query_blocks(limits_ptr, n0, blocks, BN: tl.constexpr, CHUNK: tl.constexpr):
         first_max = tl.load(limits_ptr + blocks + i, mask=ok, other=2147483647)
         last_min = tl.load(limits_ptr + 2 * blocks + i, mask=ok, other=-1)
         last_max = tl.load(limits_ptr + 3 * blocks + i, mask=ok, other=-1)
-        some = (last_max > n0) & (first_min < n0 + BN)
-        whole = (first_max <= n0) & (last_min >= n0 + BN)
+        some = (last_max > n0) & (first_min < n0 + STEP)
+        whole = (first_max <= n0) & (last_min >= n0 + STEP)
         low = tl.minimum(low, tl.min(tl.where(some, i, blocks), 0))
         high = tl.maximum(high, tl.max(tl.where(some, i + 1, 0), 0))
         whole_low = tl.minimum(whole_low, tl.min(tl.where(whole, i, blocks), 0))
@@ -159,82 +184,86 @@ def query_blocks(limits_ptr, n0, blocks, BN: tl.constexpr, CHUNK: tl.constexpr):
 
 @triton.jit
 def knot_gradients_tile(
-    dk, dk_rim, dv, dv_rim, dgap, k, k_rim, v, v_rim, gap, end,
+    dk, dv, dgap, k, v, gap, end,
     q_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, first_ptr, last_ptr, stride_q, stride_g,
     m0, n0, num_queries, head_dim, value_dim, scale,
-    BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     EVEN: tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr,
     GAPS: tl.constexpr, SINGLE: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add what one block of queries gives to the gradients of a tile of knots."""
-    row = m0 + tl.arange(0, BM)
+    here = tl.arange(0, BM)
+    row = m0 + here
     inside = row < num_queries
-    q = load_rows(q_ptr, stride_q, tl.arange(0, BM), head_dim, m0, num_queries, True, EVEN, D)
-    grad_out = load_rows(grad_out_ptr, stride_g, tl.arange(0, BM), value_dim, m0, num_queries, True, EVEN_V, DV)
-    lse = tl.load(lse_ptr + row, mask=inside, other=1.0e30)
-    delta = tl.load(delta_ptr + row, mask=inside, other=0.0)[:, None]
-    if SCALED:
-        q = (q * scale).to(q.dtype)
-    rim = tl.dot(q, tl.trans(k_rim), input_precision=PRECISION)
+    q = load_rows(q_ptr, stride_q, here, head_dim, m0, num_queries, MASK, EVEN, D)
+    grad_out = load_rows(grad_out_ptr, stride_g, here, value_dim, m0, num_queries, MASK, EVEN_V, DV)
+    if MASK:
+        lse = tl.load(lse_ptr + row, mask=inside, other=1.0e30)
+        delta = tl.load(delta_ptr + row, mask=inside, other=0.0)
+    else:
+        lse = tl.load(lse_ptr + row)
+        delta = tl.load(delta_ptr + row)
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    g_rim = tl.dot(grad_out, tl.trans(v_rim), input_precision=PRECISION) - delta
-    g = tl.dot(grad_out, tl.trans(v), input_precision=PRECISION) - delta
+    g = tl.dot(grad_out, tl.trans(v), input_precision=PRECISION) - delta[:, None]
     if not SCALED:
-        rim = rim * scale
         s = s * scale
     if MASK:
         first = tl.load(first_ptr + row, mask=inside, other=0)
         last = tl.load(last_ptr + row, mask=inside, other=-1)
-        s, rim = hide(s, rim, n0, first, last, end, BN, G, SIMPLE)
-    w, w_rim, a, a_rim, t = tile_gradients(s, rim, g, g_rim, gap, lse, BM, BN, G, TERMS, RADIUS, FAST, GAPS)
-    dv_rim = tl.dot(tl.trans(grad_out), w_rim.to(q.dtype), dv_rim, input_precision=PRECISION)
+        s = hide(s, n0, first, last, end, BN, SIMPLE)
+    w, a, t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, GAPS)
     dv = tl.dot(tl.trans(grad_out), w.to(q.dtype), dv, input_precision=PRECISION)
     a = a.to(q.dtype)
-    a_rim = a_rim.to(q.dtype)
-    dk_rim = tl.dot(tl.trans(q), a_rim, dk_rim, input_precision=PRECISION)
     dk = tl.dot(tl.trans(q), a, dk, input_precision=PRECISION)
     if GAPS:
         dgap += tl.sum(t, 0)
     if SINGLE:
-        dq = tl.dot(a_rim, k_rim, input_precision=PRECISION)
-        dq = tl.dot(a, k, dq, input_precision=PRECISION) * scale
+        dq = tl.dot(a, k, input_precision=PRECISION)
+        if not SCALED:  # else the keys are
+            dq = dq * scale
         col = tl.arange(0, D)
         at = dq_ptr + row.to(tl.int64)[:, None] * head_dim + col[None, :]
         tl.store(at, dq.to(dq_ptr.dtype.element_ty), mask=inside[:, None] & (col[None, :] < head_dim))
-    return dk, dk_rim, dv, dv_rim, dgap
+    return dk, dv, dgap
 
 
 @triton.jit
 def store_knots(
-    grad, rim, ptr, edge_ptr, edge_size, block, stride, width, n0, num_knots,
-    BN: tl.constexpr, G: tl.constexpr, W: tl.constexpr, SINGLE: tl.constexpr,
-):  # fmt: skip
-    """Write gradients [W, BN] of a tile of knots, after adding those of the rim [W, BN / G].
+    grad, ptr, edge_ptr, edge_size, block, width, n0, num_knots, BN: tl.constexpr, W: tl.constexpr, SINGLE: tl.constexpr
+):
+    """Write gradients [W, BN] of a tile of knots.
 
-    Rim knot j is knot j + 1 of group 0. The last belongs to the next tile, and the first knot of a tile lacks what the
-    tile before has: both go to the edge buffer `[2, blocks, width]` in float32.
+    A knot that two runs share has a part in the last group of one and in the first group of the next. The last of all
+    belongs to the next tile, and the first knot of a tile lacks what the tile before has: both go to the edge buffer
+    `[2, blocks, width]` in float32.
     """
-    NJ: tl.constexpr = BN // G
-    j = tl.arange(0, NJ)
-    to_next = (j[:, None] + 1 == j[None, :])[None, :, :]
-    shifted = tl.sum(tl.where(to_next, rim[:, :, None], 0.0), 1)
-    if G == 4:
-        x0, x1, x2, x3 = split_in_four(grad, W, BN)
-        grad = join_four(x0 + shifted, x1, x2, x3, W, BN)
+    if BN == 64:
+        x0, x1, x2, x3 = split_in_four(grad, W, 64)
+        first, y0 = split_in_two(x0, W, 16)
+        y3, last = split_in_two(x3, W, 16)
     else:
-        low, high = split_in_two(grad, W, BN)
-        x0, x1, x2, x3 = split_in_four(low, W, BN // 2)
-        grad = join_two(join_four(x0 + shifted, x1, x2, x3, W, BN // 2), high, W, BN)
-    local, rim_local = tile_offsets(BN, G)
+        x0, x1, x2, x3 = split_in_four(grad, W, 128)
+        z0, z1 = split_in_two(x0, W, 32)
+        first, y0 = split_in_two(z0, W, 16)
+        z2, z3 = split_in_two(x3, W, 32)
+        y3, last = split_in_two(z3, W, 16)
+    j = tl.arange(0, RUNS)
+    to_next = (j[:, None] + 1 == j[None, :])[None, :, :]
+    first += tl.sum(tl.where(to_next, last[:, :, None], 0.0), 1)
+    if BN == 64:
+        grad = join_four(join_two(first, y0, W, 16), x1, x2, x3, W, 64)
+    else:
+        grad = join_four(join_two(join_two(first, y0, W, 16), z1, W, 32), x1, x2, x3, W, 128)
+    c = tl.arange(0, BN)
+    knot = n0 + tile_offsets(BN)
     col = tl.arange(0, W)[:, None]
-    knot = n0 + local
-    ok = (col < width) & (knot[None, :] < num_knots)
-    tl.store(ptr + knot.to(tl.int64)[None, :] * stride + col, grad.to(ptr.dtype.element_ty), mask=ok)
+    ok = (col < width) & (knot[None, :] < num_knots) & (c < BN - RUNS)[None, :]
+    tl.store(ptr + knot.to(tl.int64)[None, :] * width + col, grad.to(ptr.dtype.element_ty), mask=ok)
     if not SINGLE:
-        tl.store(edge_ptr + block * width + col + 0 * local[None, :], grad, mask=ok & (local[None, :] == 0))
-        border = (col < width) & (rim_local[None, :] == BN)
-        tl.store(edge_ptr + edge_size + block * width + col + 0 * rim_local[None, :], rim, mask=border)
+        edge = edge_ptr + block * width + col
+        tl.store(edge + 0 * c[None, :], grad, mask=ok & (c == 0)[None, :])
+        tl.store(edge + edge_size + 0 * c[None, :], grad, mask=(col < width) & (c == BN - 1)[None, :])
 
 
 @triton.jit(do_not_specialize=["num_queries", "num_knots"])
@@ -242,8 +271,8 @@ def attention_bwd_knots_kernel(
     q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, limits_ptr, grad_out_ptr, lse_ptr, delta_ptr,
     dq_ptr, dk_ptr, dv_ptr, dgap_ptr, k_edge_ptr, v_edge_ptr,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
-    stride_gb, stride_gh, stride_gn, kv_heads, groups, num_queries, num_knots, head_dim, value_dim, scale,
-    BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr,
+    stride_gb, stride_gh, stride_gn, batches, kv_heads, groups, num_queries, num_knots, head_dim, value_dim, scale,
+    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr,
     EVEN_V: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, GAPS: tl.constexpr, SINGLE: tl.constexpr,
     TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -251,26 +280,27 @@ def attention_bwd_knots_kernel(
 
     `SINGLE`: the tile holds all knots, so the gradient of the queries is complete as well.
     """
-    tiles = tl.cdiv(num_knots, BN)
+    STEP: tl.constexpr = BN - RUNS
+    tiles = tl.num_programs(0) // batches
     tile = tl.program_id(0) % tiles
     bh = (tl.program_id(0) // tiles).to(tl.int64)
     b = bh // kv_heads
     kv_head = bh % kv_heads
-    n0 = tile * BN
+    n0 = tile * STEP
     query_tiles = tl.cdiv(num_queries, BM)
     first_ptr += b * num_queries
     last_ptr += b * num_queries
-    local, rim_local = tile_offsets(BN, G)
+    local = tile_offsets(BN)
     k_at = k_ptr + b * stride_kb + kv_head * stride_kh
     v_at = v_ptr + b * stride_vb + kv_head * stride_vh
     k = load_rows(k_at, stride_kn, local, head_dim, n0, num_knots, True, EVEN, D)
-    k_rim = load_rows(k_at, stride_kn, rim_local, head_dim, n0, num_knots, True, EVEN, D)
+    if SCALED:
+        k = (k * scale).to(k.dtype)
     v = load_rows(v_at, stride_vn, local, value_dim, n0, num_knots, True, EVEN_V, DV)
-    v_rim = load_rows(v_at, stride_vn, rim_local, value_dim, n0, num_knots, True, EVEN_V, DV)
-    gap, end = load_gaps(gap_ptr + b * num_knots, n0, num_knots, BN, G)
+    gap, end = load_gaps(gap_ptr + b * num_knots, n0, num_knots, BN)
     if GAPS:  # a gap of 0 has a gradient too
         end = local
-    low, whole_low, whole_high, high = query_blocks(limits_ptr + b * 4 * query_tiles, n0, query_tiles, BN, 128)
+    low, whole_low, whole_high, high = query_blocks(limits_ptr + b * 4 * query_tiles, n0, query_tiles, STEP, 128)
     if SINGLE:  # every query needs its gradient written
         low = 0
         high = query_tiles
@@ -280,8 +310,6 @@ def attention_bwd_knots_kernel(
 
     dk = tl.zeros((D, BN), tl.float32)
     dv = tl.zeros((DV, BN), tl.float32)
-    dk_rim = tl.zeros((D, BN // G), tl.float32)
-    dv_rim = tl.zeros((DV, BN // G), tl.float32)
     dgap = tl.zeros((BN,), tl.float32)
     for i in range(groups):
         head = kv_head * groups + i
@@ -290,47 +318,40 @@ def attention_bwd_knots_kernel(
         row0 = (bh * groups + i) * num_queries
         for step in tl.range(0, high - low - (whole_high - whole_low)):
             m0 = tl.where(step < whole_low - low, low + step, whole_high + step - (whole_low - low)) * BM
-            dk, dk_rim, dv, dv_rim, dgap = knot_gradients_tile(
-                dk, dk_rim, dv, dv_rim, dgap, k, k_rim, v, v_rim, gap, end, q_at, grad_at, lse_ptr + row0,
-                delta_ptr + row0, dq_ptr + row0 * head_dim, first_ptr, last_ptr, stride_qn, stride_gn, m0, n0, num_queries,
-                head_dim, value_dim, scale, BM, BN, G, D, DV, EVEN, EVEN_V, True, SIMPLE, SCALED, GAPS, SINGLE, TERMS,
-                RADIUS, FAST, PRECISION,
+            dk, dv, dgap = knot_gradients_tile(
+                dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr + row0 * head_dim,
+                first_ptr, last_ptr, stride_qn, stride_gn, m0, n0, num_queries, head_dim, value_dim, scale, BM, BN, D, DV,
+                EVEN, EVEN_V, True, SIMPLE, SCALED, GAPS, SINGLE, TERMS, RADIUS, FAST, PRECISION,
             )  # fmt: skip
         for step in tl.range(0, whole_high - whole_low):
             m0 = (whole_low + step) * BM
-            dk, dk_rim, dv, dv_rim, dgap = knot_gradients_tile(
-                dk, dk_rim, dv, dv_rim, dgap, k, k_rim, v, v_rim, gap, end, q_at, grad_at, lse_ptr + row0,
-                delta_ptr + row0, dq_ptr + row0 * head_dim, first_ptr, last_ptr, stride_qn, stride_gn, m0, n0,
-                num_queries, head_dim, value_dim, scale, BM, BN, G, D, DV, EVEN, EVEN_V, False, SIMPLE, SCALED, GAPS,
-                SINGLE, TERMS, RADIUS, FAST, PRECISION,
+            dk, dv, dgap = knot_gradients_tile(
+                dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr + row0 * head_dim,
+                first_ptr, last_ptr, stride_qn, stride_gn, m0, n0, num_queries, head_dim, value_dim, scale, BM, BN, D, DV,
+                EVEN, EVEN_V, False, SIMPLE, SCALED, GAPS, SINGLE, TERMS, RADIUS, FAST, PRECISION,
             )  # fmt: skip
-    if not SCALED:
-        dk = dk * scale
-        dk_rim = dk_rim * scale
-    all_tiles = (tl.num_programs(0)).to(tl.int64)
-    store_knots(
-        dk, dk_rim, dk_ptr + bh * num_knots * head_dim, k_edge_ptr, all_tiles * head_dim, bh * tiles + tile, head_dim,
-        head_dim, n0, num_knots, BN, G, D, SINGLE,
-    )  # fmt: skip
-    store_knots(
-        dv, dv_rim, dv_ptr + bh * num_knots * value_dim, v_edge_ptr, all_tiles * value_dim, bh * tiles + tile, value_dim,
-        value_dim, n0, num_knots, BN, G, DV, SINGLE,
-    )  # fmt: skip
+    all_tiles = tl.num_programs(0).to(tl.int64)
+    at = bh * tiles + tile
+    dk_ptr += bh * num_knots * head_dim
+    dv_ptr += bh * num_knots * value_dim
+    store_knots(dk * scale, dk_ptr, k_edge_ptr, all_tiles * head_dim, at, head_dim, n0, num_knots, BN, D, SINGLE)
+    store_knots(dv, dv_ptr, v_edge_ptr, all_tiles * value_dim, at, value_dim, n0, num_knots, BN, DV, SINGLE)
     if GAPS:
         right_knot = n0 + local + 1
-        tl.store(dgap_ptr + bh * num_knots + right_knot, dgap, mask=right_knot < num_knots)
+        is_piece = (right_knot < num_knots) & (tl.arange(0, BN) < STEP)
+        tl.store(dgap_ptr + bh * num_knots + right_knot, dgap, mask=is_piece)
 
 
 @triton.jit(do_not_specialize=["num_knots"])
 def attention_bwd_edges_kernel(
-    dk_ptr, dv_ptr, k_edge_ptr, v_edge_ptr, num_knots, head_dim, value_dim,
+    dk_ptr, dv_ptr, k_edge_ptr, v_edge_ptr, batches, num_knots, head_dim, value_dim,
     BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
 ):  # fmt: skip
     """Add what the tile before gives to the first knot of each tile."""
-    tiles = tl.cdiv(num_knots, BN)
+    tiles = tl.num_programs(0) // batches
     tile = tl.program_id(0) % tiles
     at = tl.program_id(0).to(tl.int64)
-    row = at // tiles * num_knots + tile * BN
+    row = at // tiles * num_knots + tile * (BN - RUNS)
     all_tiles = tl.num_programs(0).to(tl.int64)
     col = tl.arange(0, D)
     own = tl.load(k_edge_ptr + at * head_dim + col, mask=col < head_dim, other=0.0)
@@ -348,28 +369,22 @@ def attention_bwd_edges_kernel(
 def query_gradients_tile(
     dq, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_k, stride_v,
     n0, first, last, num_knots, head_dim, value_dim, scale,
-    BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     EVEN: tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr,
     TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add what one tile of knots gives to the gradients of a block of queries."""
-    local, rim_local = tile_offsets(BN, G)
+    local = tile_offsets(BN)
     k = load_rows(k_ptr, stride_k, local, head_dim, n0, num_knots, MASK, EVEN, D)
-    k_rim = load_rows(k_ptr, stride_k, rim_local, head_dim, n0, num_knots, MASK, EVEN, D)
     v = load_rows(v_ptr, stride_v, local, value_dim, n0, num_knots, MASK, EVEN_V, DV)
-    v_rim = load_rows(v_ptr, stride_v, rim_local, value_dim, n0, num_knots, MASK, EVEN_V, DV)
-    gap, end = load_gaps(gap_ptr, n0, num_knots, BN, G)
-    rim = tl.dot(q, tl.trans(k_rim), input_precision=PRECISION)
+    gap, end = load_gaps(gap_ptr, n0, num_knots, BN)
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    g_rim = tl.dot(grad_out, tl.trans(v_rim), input_precision=PRECISION) - delta[:, None]
     g = tl.dot(grad_out, tl.trans(v), input_precision=PRECISION) - delta[:, None]
     if not SCALED:
-        rim = rim * scale
         s = s * scale
     if MASK:
-        s, rim = hide(s, rim, n0, first, last, end, BN, G, SIMPLE)
-    _w, _w_rim, a, a_rim, _t = tile_gradients(s, rim, g, g_rim, gap, lse, BM, BN, G, TERMS, RADIUS, FAST, False)
-    dq = tl.dot(a_rim.to(k.dtype), k_rim, dq, input_precision=PRECISION)
+        s = hide(s, n0, first, last, end, BN, SIMPLE)
+    _w, a, _t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, False)
     return tl.dot(a.to(k.dtype), k, dq, input_precision=PRECISION)
 
 
@@ -378,7 +393,7 @@ def attention_bwd_queries_kernel(
     q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr,
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     stride_gb, stride_gh, stride_gn, heads, groups, num_queries, num_knots, head_dim, value_dim, scale,
-    BM: tl.constexpr, BN: tl.constexpr, G: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr,
     EVEN_V: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr,
     FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -404,21 +419,22 @@ def attention_bwd_queries_kernel(
     grad_out = load_rows(grad_at, stride_gn, here, value_dim, m0, num_queries, True, EVEN_V, DV)
     if SCALED:
         q = (q * scale).to(q.dtype)
-    low, whole_low, whole_high, high = visible_tiles(first, last, inside, num_knots, BN)
+    STEP: tl.constexpr = BN - RUNS
+    low, whole_low, whole_high, high = visible_tiles(first, last, inside, num_knots, STEP)
 
     dq = tl.zeros((BM, D), tl.float32)
-    on_the_right = tl.cdiv(high - whole_high, BN)
-    for i in tl.range(0, on_the_right + (whole_low - low) // BN):
-        n0 = tl.where(i < on_the_right, whole_high + i * BN, low + (i - on_the_right) * BN)
+    on_the_right = tl.cdiv(high - whole_high, STEP)
+    for i in tl.range(0, on_the_right + (whole_low - low) // STEP):
+        n0 = tl.where(i < on_the_right, whole_high + i * STEP, low + (i - on_the_right) * STEP)
         dq = query_gradients_tile(
             dq, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim,
-            value_dim, scale, BM, BN, G, D, DV, EVEN, EVEN_V, True, SIMPLE, SCALED, TERMS, RADIUS, FAST, PRECISION,
+            value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, SIMPLE, SCALED, TERMS, RADIUS, FAST, PRECISION,
         )  # fmt: skip
-    for i in tl.range(0, (whole_high - whole_low) // BN):
-        n0 = whole_low + i * BN
+    for i in tl.range(0, (whole_high - whole_low) // STEP):
+        n0 = whole_low + i * STEP
         dq = query_gradients_tile(
             dq, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim,
-            value_dim, scale, BM, BN, G, D, DV, EVEN, EVEN_V, False, SIMPLE, SCALED, TERMS, RADIUS, FAST, PRECISION,
+            value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False, SIMPLE, SCALED, TERMS, RADIUS, FAST, PRECISION,
         )  # fmt: skip
     col = tl.arange(0, D)
     at = dq_ptr + (bh * num_queries + row)[:, None] * head_dim + col[None, :]

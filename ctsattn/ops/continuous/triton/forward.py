@@ -13,6 +13,7 @@ from ctsattn.ops.continuous.triton.primitives import (
     HIDDEN,
     LN2,
     LOG2E,
+    RUNS,
     join_four,
     join_two,
     load_gaps,
@@ -34,12 +35,21 @@ def piece_step(s, gap, m, s1, e1, w1, TERMS: tl.constexpr, RADIUS: tl.constexpr,
 
 @triton.jit
 def four_steps(
-    s, gap, m, s4, e, w, M: tl.constexpr, N: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr
-):
-    """Four groups' pieces, from the last to the first."""
+    s, gap, m, s4, e, w,
+    M: tl.constexpr, N: tl.constexpr, LAST: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """Pieces of four groups, from the last to the first; the last of all begins none.
+
+    Returns their weights [M, N], but for the first group's right pieces, and the completed weight, score and
+    exponential with which the next four go on.
+    """
     s0, s1, s2, s3 = split_in_four(s, M, N)
     g0, g1, g2, g3 = split_in_four(gap, M, N)
-    w4, e, w = piece_step(s3, g3, m, s4, e, w, TERMS, RADIUS, FAST)
+    if LAST:
+        e = tl.exp2(s3 * LOG2E - m[:, None])
+        w4 = w
+    else:
+        w4, e, w = piece_step(s3, g3, m, s4, e, w, TERMS, RADIUS, FAST)
     w3, e, w = piece_step(s2, g2, m, s3, e, w, TERMS, RADIUS, FAST)
     w2, e, w = piece_step(s1, g1, m, s2, e, w, TERMS, RADIUS, FAST)
     w1, e, w = piece_step(s0, g0, m, s1, e, w, TERMS, RADIUS, FAST)
@@ -48,45 +58,39 @@ def four_steps(
 
 @triton.jit
 def tile_weights(
-    s,
-    rim,
-    gap,
-    m,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    G: tl.constexpr,
-    TERMS: tl.constexpr,
-    RADIUS: tl.constexpr,
-    FAST: tl.constexpr,
-):
-    """Weights of a tile's knots from its own pieces: [M, N], and [M, N / G] of the rim."""
+    s, gap, m,
+    M: tl.constexpr, N: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """Weights [M, N] of a tile's columns."""
     gap = tl.broadcast_to(gap[None, :], (M, N))
-    e = tl.exp2(rim * LOG2E - m[:, None])
-    none = tl.zeros((M, N // G), tl.float32)
-    if G == 4:
-        w0, w1, w2, w3, w4, _s, _e = four_steps(s, gap, m, rim, e, none, M, N, TERMS, RADIUS, FAST)
-        return join_four(w0, w1, w2, w3, M, N), w4
+    none = tl.zeros((M, RUNS), tl.float32)
+    s_low, s_high = split_in_two(s, M, N)
+    gap_low, gap_high = split_in_two(gap, M, N)
+    if N == 64:
+        w4, w5, w6, w7, _w, s4, e = four_steps(s_high, gap_high, m, none, none, none, M, 32, True, TERMS, RADIUS, FAST)
+        w0, w1, w2, w3, w4, _s, _e = four_steps(s_low, gap_low, m, s4, e, w4, M, 32, False, TERMS, RADIUS, FAST)
+        return join_two(join_four(w0, w1, w2, w3, M, 32), join_four(w4, w5, w6, w7, M, 32), M, 64)
     else:
-        s_low, s_high = split_in_two(s, M, N)
-        gap_low, gap_high = split_in_two(gap, M, N)
-        w4, w5, w6, w7, w8, s4, e = four_steps(s_high, gap_high, m, rim, e, none, M, N // 2, TERMS, RADIUS, FAST)
-        w0, w1, w2, w3, w4, _s, _e = four_steps(s_low, gap_low, m, s4, e, w4, M, N // 2, TERMS, RADIUS, FAST)
-        low = join_four(w0, w1, w2, w3, M, N // 2)
-        return join_two(low, join_four(w4, w5, w6, w7, M, N // 2), M, N), w8
+        s0, s4 = split_in_two(s_low, M, 64)
+        s8, s12 = split_in_two(s_high, M, 64)
+        g0, g4 = split_in_two(gap_low, M, 64)
+        g8, g12 = split_in_two(gap_high, M, 64)
+        w12, w13, w14, w15, _w, s, e = four_steps(s12, g12, m, none, none, none, M, 32, True, TERMS, RADIUS, FAST)
+        w8, w9, w10, w11, w12, s, e = four_steps(s8, g8, m, s, e, w12, M, 32, False, TERMS, RADIUS, FAST)
+        w4, w5, w6, w7, w8, s, e = four_steps(s4, g4, m, s, e, w8, M, 32, False, TERMS, RADIUS, FAST)
+        w0, w1, w2, w3, w4, s, e = four_steps(s0, g0, m, s, e, w4, M, 32, False, TERMS, RADIUS, FAST)
+        low = join_two(join_four(w0, w1, w2, w3, M, 32), join_four(w4, w5, w6, w7, M, 32), M, 64)
+        high = join_two(join_four(w8, w9, w10, w11, M, 32), join_four(w12, w13, w14, w15, M, 32), M, 64)
+        return join_two(low, high, M, 128)
 
 
 @triton.jit
-def hide(s, rim, n0, first, last, end, BN: tl.constexpr, G: tl.constexpr, SIMPLE: tl.constexpr):
+def hide(s, n0, first, last, end, BN: tl.constexpr, SIMPLE: tl.constexpr):
     """Give knots that have no weight for a query the score `HIDDEN`."""
-    local, rim_local = tile_offsets(BN, G)
-    end = end[None, :]
-    last = (last - n0)[:, None]
-    if SIMPLE:
-        return tl.where(end <= last, s, HIDDEN), tl.where(rim_local[None, :] <= last, rim, HIDDEN)
-    first = (first - n0)[:, None]
-    s = tl.where((end <= last) & (local[None, :] >= first), s, HIDDEN)
-    rim = tl.where((rim_local[None, :] <= last) & (rim_local[None, :] > first), rim, HIDDEN)
-    return s, rim
+    visible = end[None, :] <= (last - n0)[:, None]
+    if not SIMPLE:
+        visible = visible & (tile_offsets(BN)[None, :] >= (first - n0)[:, None])
+    return tl.where(visible, s, HIDDEN)
 
 
 @triton.jit
@@ -106,56 +110,26 @@ def load_rows(ptr, stride, local, width, n0, num_knots, MASK: tl.constexpr, EVEN
 
 @triton.jit
 def forward_tile(
-    acc,
-    total,
-    m,
-    q,
-    k_ptr,
-    v_ptr,
-    gap_ptr,
-    stride_k,
-    stride_v,
-    n0,
-    first,
-    last,
-    num_knots,
-    head_dim,
-    value_dim,
-    scale,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    G: tl.constexpr,
-    D: tl.constexpr,
-    DV: tl.constexpr,
-    EVEN: tl.constexpr,
-    EVEN_V: tl.constexpr,
-    MASK: tl.constexpr,
-    SIMPLE: tl.constexpr,
-    SCALED: tl.constexpr,
-    NORMALISE: tl.constexpr,
-    TERMS: tl.constexpr,
-    RADIUS: tl.constexpr,
-    FAST: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, n0, first, last, num_knots, head_dim, value_dim, scale,
+    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr,
+    MASK: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, NORMALISE: tl.constexpr, TERMS: tl.constexpr,
+    RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Add one tile of knots to the accumulators; the running maximum moves only if `MASK`."""
-    local, rim_local = tile_offsets(BN, G)
+    local = tile_offsets(BN)
     k = load_rows(k_ptr, stride_k, local, head_dim, n0, num_knots, MASK, EVEN, D)
-    k_rim = load_rows(k_ptr, stride_k, rim_local, head_dim, n0, num_knots, MASK, EVEN, D)
-    gap, end = load_gaps(gap_ptr, n0, num_knots, BN, G)
-    rim = tl.dot(q, tl.trans(k_rim), input_precision=PRECISION)
+    gap, end = load_gaps(gap_ptr, n0, num_knots, BN)
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if not SCALED:
-        rim = rim * scale
         s = s * scale
     if MASK:
-        s, rim = hide(s, rim, n0, first, last, end, BN, G, SIMPLE)
-        peak = tl.maximum(m, tl.maximum(tl.max(s, 1), tl.max(rim, 1)) * LOG2E)
+        s = hide(s, n0, first, last, end, BN, SIMPLE)
+        peak = tl.maximum(m, tl.max(s, 1) * LOG2E)
         shrink = tl.exp2(m - peak)
         m = peak
         total = total * shrink
-    w, w_rim = tile_weights(s, rim, gap, m, BM, BN, G, TERMS, RADIUS, FAST)
-    total += tl.sum(w, 1) + tl.sum(w_rim, 1)
+    w = tile_weights(s, gap, m, BM, BN, TERMS, RADIUS, FAST)
+    total += tl.sum(w, 1)
     if MASK:
         if NORMALISE:
             # Weights of narrow range are kept relative to the sum so far, because gaps may be tiny.
@@ -164,22 +138,18 @@ def forward_tile(
             shrink = shrink / size
             total = total / size
             w = w / size[:, None]
-            w_rim = w_rim / size[:, None]
         acc = acc * shrink[:, None]
-    v_rim = load_rows(v_ptr, stride_v, rim_local, value_dim, n0, num_knots, MASK, EVEN_V, DV)
     v = load_rows(v_ptr, stride_v, local, value_dim, n0, num_knots, MASK, EVEN_V, DV)
-    acc = tl.dot(w_rim.to(v.dtype), v_rim, acc, input_precision=PRECISION)
-    acc = tl.dot(w.to(v.dtype), v, acc, input_precision=PRECISION)
-    return acc, total, m
+    return tl.dot(w.to(v.dtype), v, acc, input_precision=PRECISION), total, m
 
 
 @triton.jit
-def visible_tiles(first, last, inside, num_knots, BN: tl.constexpr):
+def visible_tiles(first, last, inside, num_knots, STEP: tl.constexpr):
     """Knots that a block of queries sees, [low, high), and within it those tiles that all see whole."""
     high = tl.max(last, 0) + 1
-    low = tl.min(tl.where(inside, first, num_knots), 0) // BN * BN
-    whole_low = tl.cdiv(tl.max(first, 0), BN) * BN
-    whole_high = tl.maximum(tl.min(tl.where(inside, last, num_knots), 0), 0) // BN * BN
+    low = tl.min(tl.where(inside, first, num_knots), 0) // STEP * STEP
+    whole_low = tl.cdiv(tl.max(first, 0), STEP) * STEP
+    whole_high = tl.maximum(tl.min(tl.where(inside, last, num_knots), 0), 0) // STEP * STEP
     if whole_low >= whole_high:
         whole_low = low
         whole_high = low
@@ -215,7 +185,6 @@ def attention_fwd_kernel(
     limit,
     BM: tl.constexpr,
     BN: tl.constexpr,
-    G: tl.constexpr,
     D: tl.constexpr,
     DV: tl.constexpr,
     EVEN: tl.constexpr,
@@ -247,33 +216,34 @@ def attention_fwd_kernel(
     )
     if SCALED:
         q = (q * scale).to(q.dtype)
-    low, whole_low, whole_high, high = visible_tiles(first, last, inside, num_knots, BN)
+    STEP: tl.constexpr = BN - RUNS
+    low, whole_low, whole_high, high = visible_tiles(first, last, inside, num_knots, STEP)
 
     acc = tl.zeros((BM, DV), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     m = tl.full((BM,), -1.0e30, tl.float32)
-    on_the_right = tl.cdiv(high - whole_high, BN)
-    for i in tl.range(0, on_the_right + (whole_low - low) // BN):
-        n0 = tl.where(i < on_the_right, whole_high + i * BN, low + (i - on_the_right) * BN)
+    on_the_right = tl.cdiv(high - whole_high, STEP)
+    for i in tl.range(0, on_the_right + (whole_low - low) // STEP):
+        n0 = tl.where(i < on_the_right, whole_high + i * STEP, low + (i - on_the_right) * STEP)
         acc, total, m = forward_tile(
             acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim, value_dim,
-            scale, BM, BN, G, D, DV, EVEN, EVEN_V, True, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+            scale, BM, BN, D, DV, EVEN, EVEN_V, True, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
         )  # fmt: skip
-    for i in tl.range(0, (whole_high - whole_low) // BN):
-        n0 = whole_low + i * BN
+    for i in tl.range(0, (whole_high - whole_low) // STEP):
+        n0 = whole_low + i * STEP
         acc, total, m = forward_tile(
             acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim, value_dim,
-            scale, BM, BN, G, D, DV, EVEN, EVEN_V, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+            scale, BM, BN, D, DV, EVEN, EVEN_V, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
         )  # fmt: skip
     if tl.max(tl.where(total < limit, 0, 1), 0) > 0:  # too large, or NaN
         acc = tl.zeros((BM, DV), tl.float32)
         total = tl.zeros((BM,), tl.float32)
         m = tl.full((BM,), -1.0e30, tl.float32)
-        for i in tl.range(0, tl.cdiv(high - low, BN)):
-            n0 = low + i * BN
+        for i in tl.range(0, tl.cdiv(high - low, STEP)):
+            n0 = low + i * STEP
             acc, total, m = forward_tile(
                 acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim,
-                value_dim, scale, BM, BN, G, D, DV, EVEN, EVEN_V, True, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST,
+                value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST,
                 PRECISION,
             )  # fmt: skip
     some = total > 1.2e-37  # the smallest whose reciprocal is finite

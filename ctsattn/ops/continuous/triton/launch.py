@@ -18,11 +18,10 @@ from ctsattn.ops.continuous.triton.forward import attention_fwd_kernel
 
 
 class Tile(NamedTuple):
-    """How a kernel is cut: queries and knots per tile, groups of knots, warps, stages."""
+    """How a kernel is cut: queries and columns per tile, warps, stages."""
 
     queries: int
-    knots: int
-    groups: int
+    columns: int
     warps: int
     stages: int
 
@@ -63,32 +62,32 @@ def _width(size: int) -> int:
 def forward_tile(dtype: torch.dtype, width: int, knots: int) -> Tile:
     """Tile of the forward kernel."""
     if dtype == torch.float32:
-        return Tile(64, 32, 4, 4, 1) if width > 64 else Tile(64, 64, 4, 4, 1)
+        return Tile(64, 64, 4, 1)
     if knots <= 64:
-        return Tile(64, 64, 4, 4, 1)
+        return Tile(64, 64, 4, 1)
     if width <= 64:
-        return Tile(64, 128, 8, 4, 2)
-    return Tile(128, 128, 8, 8, 2) if width <= 128 else Tile(64, 64, 4, 4, 1)
+        return Tile(64, 128, 4, 2)
+    return Tile(128, 128, 8, 2) if width <= 128 else Tile(64, 64, 4, 1)
 
 
 def knots_tile(dtype: torch.dtype, width: int, knots: int) -> Tile:
     """Tile of the backward kernel that holds knots."""
     if dtype == torch.float32:
-        return Tile(32, 64, 4, 4, 1)
+        return Tile(32, 64, 4, 1)
     if width <= 64 and knots <= 64:
-        return Tile(64, 64, 4, 4, 1)
+        return Tile(64, 64, 4, 1)
     if width <= 64:
-        return Tile(64, 128, 8, 8, 2)
-    return Tile(64, 128, 8, 8, 1) if width <= 128 else Tile(32, 64, 4, 8, 1)
+        return Tile(64, 128, 8, 2)
+    return Tile(64, 128, 8, 1) if width <= 128 else Tile(32, 64, 8, 1)
 
 
 def queries_tile(dtype: torch.dtype, width: int) -> Tile:
     """Tile of the backward kernel that holds queries."""
     if dtype == torch.float32:
-        return Tile(32, 64, 4, 4, 1)
+        return Tile(32, 64, 4, 1)
     if width <= 64:
-        return Tile(64, 128, 8, 4, 2)
-    return Tile(64, 64, 4, 4, 2) if width <= 128 else Tile(32, 64, 4, 4, 1)
+        return Tile(64, 128, 4, 2)
+    return Tile(64, 64, 4, 2) if width <= 128 else Tile(32, 64, 4, 1)
 
 
 def _shared_arguments(q: Tensor, k: Tensor, v: Tensor, scale: float, simple: bool) -> dict[str, object]:
@@ -129,8 +128,7 @@ def launch_forward(
     grid = (triton.cdiv(queries, tile.queries) * batch * heads,)
     attention_fwd_kernel[grid](
         q, k, v, gaps, first, last, out, lse, *_strides(q, k, v), heads, heads // k.shape[1], queries, knots,
-        head_dim, value_dim, scale, kind.limit, BM=tile.queries, BN=tile.knots, G=tile.groups,
-        NORMALISE=kind.normalise, **_shared_arguments(q, k, v, scale, simple),
+        head_dim, value_dim, scale, kind.limit, BM=tile.queries, BN=tile.columns, NORMALISE=kind.normalise, **_shared_arguments(q, k, v, scale, simple),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out, lse
@@ -157,7 +155,7 @@ def launch_backward(
     shared = _shared_arguments(q, k, v, scale, simple)
     width = _width(max(head_dim, value_dim))
     tile = knots_tile(q.dtype, width, knots)
-    blocks, tiles = triton.cdiv(queries, tile.queries), triton.cdiv(knots, tile.knots)
+    blocks, tiles = triton.cdiv(queries, tile.queries), triton.cdiv(knots, tile.columns - 8)
     single = tiles == 1
     delta, lse2 = torch.empty_like(lse), torch.empty_like(lse)
     limits = torch.empty((batch, 4, blocks), dtype=torch.int32, device=q.device)
@@ -173,18 +171,18 @@ def launch_backward(
     ]
     attention_bwd_knots_kernel[(tiles * batch * kv_heads,)](
         q, k, v, gaps, first, last, limits, grad_out, lse2, delta, dq, dk, dv, dgaps, *edges,
-        *_strides(q, k, v, grad_out), kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim, scale,
-        BM=tile.queries, BN=tile.knots, G=tile.groups, GAPS=with_gaps, SINGLE=single, **shared,
+        *_strides(q, k, v, grad_out), batch * kv_heads, kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim, scale,
+        BM=tile.queries, BN=tile.columns, GAPS=with_gaps, SINGLE=single, **shared,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     if not single:
         attention_bwd_edges_kernel[(tiles * batch * kv_heads,)](
-            dk, dv, *edges, knots, head_dim, value_dim, BN=tile.knots, D=shared["D"], DV=shared["DV"], num_warps=1
+            dk, dv, *edges, batch * kv_heads, knots, head_dim, value_dim, BN=tile.columns, D=shared["D"], DV=shared["DV"], num_warps=1
         )
         tile = queries_tile(q.dtype, width)
         attention_bwd_queries_kernel[(triton.cdiv(queries, tile.queries) * batch * heads,)](
             q, k, v, gaps, first, last, grad_out, lse2, delta, dq, *_strides(q, k, v, grad_out), heads,
-            heads // kv_heads, queries, knots, head_dim, value_dim, scale, BM=tile.queries, BN=tile.knots,
-            G=tile.groups, **shared, num_warps=tile.warps, num_stages=tile.stages,
+            heads // kv_heads, queries, knots, head_dim, value_dim, scale, BM=tile.queries, BN=tile.columns,
+            **shared, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     return dq, dk, dv, dgaps.sum(1) if with_gaps else torch.zeros_like(gaps)

@@ -1,19 +1,20 @@
 """Triton: group-major tiles, and what one straight piece of the score gives to its two knots.
 
-A tile of `BN` consecutive knots is held in **group-major order**: column `c = g * NJ + j` holds knot `n0 + j * G + g`,
-with `NJ = BN / G`. The successor of a knot in group `g` is the same `j` in group `g + 1`, so moving a tile by one knot
-renames registers and moves nothing between lanes. Only the successors of the last group are new: the thin tile of knots
-`n0 + (j + 1) * G`, here called the rim.
+A tile of `BN` columns is held in **group-major order**: with `G = BN / 8` groups of 8, column `8 g + j` holds knot
+`n0 + j (G - 1) + g`. The successor of a knot in group `g` is the same `j` in group `g + 1`. In the layout of the matrix
+unit all groups of a row lie in one thread, so moving by one knot renames registers and moves nothing between lanes. The
+last group of run `j` is the first of run `j + 1`: each run of `G` knots has `G - 1` pieces, a tile has `8 (G - 1)`, and
+the knot that two runs share stands in two columns, each with the weight from its own side. So pieces never cross a tile.
 
 A piece is named after its left knot. With `δ` the rise of the score over it, `e0`, `e1` the exponentials at its ends and
 `Δ` its length, `mass = (e1 - e0) / δ`, and
 
     left = Δ (mass - e0) / δ      right = Δ (e1 - mass) / δ      c = (right - left) / δ
 
-where `c` is what the gradient needs (`operator`'s derivation stands in `api.py`). All cancel near `δ = 0`. `TERMS = 0`
-is the way of bfloat16: below `NEAR` the piece is a trapezoid, whose error `δ / 6` is under the rounding of a weight, and
-the division needs no second branch, because `1 / δ` is replaced by `1 / 2`. Otherwise a series of `TERMS` terms takes
-over inside a radius at which both are good to the precision wanted.
+where `c` is what the gradient needs. All cancel near `δ = 0`. `TERMS = 0` is the way of bfloat16: below `NEAR` the piece
+is nearly a trapezoid, and no second branch is needed: with 1/2 in place of `1 / δ` the formulas give
+`right = Δ e1 / 2 (1 - δ / 2)` and `left = -Δ e0 / 2 (1 - δ / 2)`, right but for the sign up to what the rounding of a
+weight hides. Otherwise a series of `TERMS` terms takes over inside a radius at which both are as good as float32 allows.
 """
 
 import triton
@@ -25,8 +26,10 @@ LN2 = tl.constexpr(0.6931471805599453)
 HIDDEN = tl.constexpr(-3.0e38)
 # Above this rise of the score its reciprocal counts as 0.
 STEEPEST = tl.constexpr(1.0e38)
-# A trapezoid below this rise of the score: rounding of e1 - e0 gives 1e-7 / NEAR², the trapezoid NEAR / 6.
-NEAR = tl.constexpr(0.012)
+# A trapezoid below this rise of the score: rounding of e1 - e0 gives 1e-7 / NEAR², the trapezoid NEAR / 2.
+NEAR = tl.constexpr(0.008)
+# Columns of a group.
+RUNS = tl.constexpr(8)
 # c = mass / 6 below this rise: rounding gives 1e-7 / NEAR_C³, the approximation NEAR_C² / 60.
 NEAR_C = tl.constexpr(0.15)
 # Largest exponent of a knot in the backward pass, e^60; only knots without weight exceed it.
@@ -99,7 +102,7 @@ def piece_weights(
         r = reciprocal(tl.where(near, 2.0, d), FAST)
         p = gap * r
         q = (e1 - e0) * r * p
-        return e0 * tl.where(near, p, -p) + q, e1 * p + (begun - q), r
+        return tl.abs(q - e0 * p), e1 * p + (begun - q), r
     else:
         near = tl.abs(d) < RADIUS
         r = reciprocal(tl.where(near, 1.0, d), FAST)
@@ -124,22 +127,21 @@ def piece_curvature(
 
 
 @triton.jit
-def tile_offsets(BN: tl.constexpr, G: tl.constexpr):
-    """Knot of each column of a tile, and of its rim, relative to the first knot."""
+def tile_offsets(BN: tl.constexpr):
+    """Knot of each column of a tile, relative to its first."""
     c = tl.arange(0, BN)
-    return (c % (BN // G)) * G + c // (BN // G), (tl.arange(0, BN // G) + 1) * G
+    return (c % RUNS) * (BN // RUNS - 1) + c // RUNS
 
 
 @triton.jit
-def load_gaps(gap_ptr, n0, num_knots, BN: tl.constexpr, G: tl.constexpr):
-    """Gap after each knot of a tile, and the smallest `last - n0` with which the knot has weight.
+def load_gaps(gap_ptr, n0, num_knots, BN: tl.constexpr):
+    """Gap after each column of a tile, and the smallest `last - n0` with which its knot has weight.
 
     A knot has weight for a query if one of its pieces counts and has length. The gaps before and after are
     loaded as one [BN, 2], which is large enough for the compiler to copy it through shared memory instead of
     letting each thread load all that it needs.
     """
-    local, _rim = tile_offsets(BN, G)
-    right_end = local[:, None] + tl.arange(0, 2)[None, :]
+    right_end = tile_offsets(BN)[:, None] + tl.arange(0, 2)[None, :]
     knot = n0 + right_end
     gaps = tl.load(gap_ptr + knot, mask=(knot > 0) & (knot < num_knots), other=0.0)
     _before, after = tl.split(gaps)
