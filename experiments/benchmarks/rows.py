@@ -53,7 +53,7 @@ def _ends_a_line(path: Path) -> bool:
 def read(*paths: Path) -> pd.DataFrame:
     """Rows of some CSVs; a line that was cut off is left out, a run that was done twice counts once."""
     frames = [
-        pd.read_csv(path, dtype={"config_hash": str, "commit": str}, on_bad_lines="skip")
+        pd.read_csv(path, dtype={"config_hash": str, "commit": str, "mixer": str}, on_bad_lines="skip")
         for path in paths
         if path.exists()
     ]
