@@ -1,0 +1,31 @@
+"""H3: the exact integral matters, not only the measure."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from experiments.hypotheses.claims.finding import Finding
+from experiments.hypotheses.plan import Plan
+from experiments.hypotheses.rows import conditions, ratios, tested
+
+CLAIM = (
+    "Continuous attention on real gaps (A4) beats the trapezoid rule (A1, Continuum Attention): exact "
+    "interpolation matters, not only the measure."
+)
+STATISTIC = (
+    "Mean over data sets of log(MSE A4 / MSE A1), trained on thinned windows, pooled over the irregular"
+    " conditions; C3 of the plan. Beside it A4 against the first-order form (A2)."
+)
+THRESHOLD = (
+    "Confirmed if the 95 % interval of C3 lies below -1 %; the trapezoid rule suffices if it lies "
+    "within ±1 %. First order suffices if its interval lies within ±0.5 %."
+)
+
+
+def test(rows: pd.DataFrame, plan: Plan) -> list[Finding]:
+    """Contrast C3, and the first-order form."""
+    thinned, data, names = tested(rows, "thinned"), list(plan.tables["data"]), conditions(plan, "irregular")
+    return [
+        Finding.of("C3: A4 / A1, irregular", ratios(thinned, "A4", "A1", names, data)),
+        Finding.of("A2 / A4, irregular", ratios(thinned, "A2", "A4", names, data)),
+    ]

@@ -1,0 +1,117 @@
+"""The verdict from the committed rows: `make verdict` writes verdict.md and prints it.
+
+Nothing is trained here and no number is typed in: every figure comes from results/rows*.csv.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from experiments.hypotheses import rows as committed
+from experiments.hypotheses.claims import CLAIMS
+from experiments.hypotheses.claims.finding import Finding
+from experiments.hypotheses.plan import Plan, check_frozen
+from experiments.hypotheses.statistics import dataset_means, holm
+
+REPORT = Path(__file__).parent / "verdict.md"
+
+
+def decide(findings: dict[str, Finding], plan: Plan) -> list[str]:
+    """The sentences of the decision table that the findings call for."""
+    margin = plan.tables["study"]["margin_percent"]
+    c1, c2, c3 = (findings[name] for name in ("C1", "C2", "C3"))
+    adjusted = dict(zip(("C1", "C2", "C3"), holm([f.p or 1.0 for f in (c1, c2, c3)]), strict=True))
+
+    def better(name: str) -> bool:
+        return findings[name].interval.percent()[2] < -margin and adjusted[name] < 0.05
+
+    sentences = []
+    if better("C1"):
+        sentences.append(
+            "On regular series continuous attention is better than softmax by more than the margin."
+        )
+    elif c1.interval.within(margin):
+        sentences.append(
+            "On regular series continuous attention and softmax are equivalent: the guess is refuted there."
+        )
+    else:
+        sentences.append("On regular series the interval neither confirms nor refutes the guess.")
+    if better("C2"):
+        sentences.append("With irregular sampling continuous attention on real gaps is better than softmax.")
+    elif c2.interval.within(margin):
+        sentences.append(
+            "With irregular sampling continuous attention on real gaps and softmax are equivalent."
+        )
+    else:
+        sentences.append(
+            "With irregular sampling the interval of continuous attention against softmax decides nothing."
+        )
+    if better("C3"):
+        sentences.append("The exact integral is better than the trapezoid rule: it is recommended there.")
+    elif c3.interval.within(margin):
+        sentences.append(
+            "The exact integral and the trapezoid rule are equivalent: the measure is what counts."
+        )
+    else:
+        sentences.append("Between the exact integral and the trapezoid rule the interval decides nothing.")
+    return sentences
+
+
+def table(findings: list[Finding]) -> list[str]:
+    """Findings as a Markdown table, in percent."""
+    lines = ["| comparison | mean | 95 % interval | p | data sets |", "|---|---:|---:|---:|---:|"]
+    for f in findings:
+        mean, low, high = f.interval.percent()
+        p = "" if f.p is None else f"{f.p:.3g}"
+        lines.append(
+            f"| {f.name} | {mean:+.2f} % | {low:+.2f} to {high:+.2f} % | {p} | {f.interval.datasets} |"
+        )
+    return lines
+
+
+def by_dataset(finding: Finding) -> list[str]:
+    """Every data set of a finding, in percent."""
+    if finding.ratios is None:
+        return []
+    means = dataset_means(finding.ratios).sort_values()
+    return [
+        "",
+        ", ".join(f"{name} {100 * np.expm1(r):+.2f} %" for name, r in means.items()) + ".",
+    ]
+
+
+def report(plan: Plan) -> str:
+    """The whole report in Markdown."""
+    found = committed.read()
+    lines = [
+        "# Verdict",
+        "",
+        f"Plan {plan.sha256[:12]}; change of the test MSE, below zero the first arm is better.",
+        "",
+    ]
+    primary: dict[str, Finding] = {}
+    sections: list[str] = []
+    for name, claim in CLAIMS.items():
+        findings = claim.test(found, plan)
+        primary |= {f.name[:2]: f for f in findings if f.name.startswith("C")}
+        sections += ["", f"## {name}", "", claim.CLAIM, "", f"*Statistic.* {claim.STATISTIC}", ""]
+        sections += [f"*Threshold.* {claim.THRESHOLD}", "", *table(findings), *by_dataset(findings[0])]
+    lines += [f"- {sentence}" for sentence in decide(primary, plan)]
+    return "\n".join([*lines, *sections]) + "\n"
+
+
+def main() -> int:
+    """Write the report and print it."""
+    plan = Plan.read()
+    check_frozen(plan)
+    text = report(plan)
+    REPORT.write_text(text)
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
