@@ -185,11 +185,16 @@ def _duplicated(part: Ragged, feature: Feature, width: int, panel: Panel) -> Val
     series, names = part.segment[head] // width, panel.source.columns
     count = 1 + int(np.argmin(np.append(again[head[0] :], False)))
     keys = [names.time] if names.id is None else [names.id, names.time]
+    hint = (
+        "If it holds several series, name their id column, id_col=...; else pass"
+        if names.id is None
+        else "Pass"
+    )
     return ValueError(
         f"Column {feature.name!r} has several values at one time of a series: {len(head)} time(s) in "
         f"{len(np.unique(series))} series, {len(head) + int(again.sum())} rows in all. The first are {count} "
         f"rows at {panel.source.describe(series, part.times[head])}. One value for each time is accepted. "
-        f"Pass duplicates='mean' or 'last', or drop them: df = df.drop_duplicates({keys!r})."
+        f"{hint} duplicates='mean' or 'last', or drop them: df = df.drop_duplicates({keys!r})."
     )
 
 

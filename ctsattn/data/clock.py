@@ -148,7 +148,8 @@ def _in_unit(index: Any, unit: str) -> Any:
 
 def _as_dtype(column: pd.Series, dtype: str) -> pd.Series:
     if dtype.startswith("period["):
-        return column.dt.to_period(dtype[len("period[") : -1])
+        periods = column.dt.to_period(dtype[len("period[") : -1])
+        return periods if (periods.dt.to_timestamp() == column).all() else column
     if dtype in ("date", "date32[day][pyarrow]"):
         if not (column == column.dt.normalize()).all():
             return column

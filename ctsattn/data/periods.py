@@ -128,16 +128,10 @@ def _strongest(signals: list[Signal], span: float, gap: float, explained: list[f
     peaks = peaks[np.argsort(-power[peaks])][:CANDIDATES]
     peaks = [peak for peak in peaks if power[peak] >= PROMINENCE * _background(power, frequency, peak)]
     # A daily rhythm of observing gives every peak twins of nearly its height: compare them exactly.
-    refined = [_refine(signals, frequency[peak], step) for peak in peaks]
-    share, best = max(refined, default=(0.0, 1.0))
+    peaks = sorted(peaks, key=lambda peak: -_share(signals, float(frequency[peak])))[:2]
+    near = [float(frequency[peak] + step * at) for peak in peaks for at in np.linspace(-1.0, 1.0, 21)]
+    share, best = max(((_share(signals, f), f) for f in near), default=(0.0, 1.0))
     return float(1.0 / best) if share >= MIN_SHARE else None
-
-
-def _refine(signals: list[Signal], frequency: float, step: float) -> tuple[float, float]:
-    """Highest mean share of the variance explained near a frequency, and the frequency that explains it."""
-    near = frequency + np.linspace(-1.0, 1.0, 41) * step
-    shares = np.mean([[_share(signal, f) for f in near] for signal in signals], axis=0)
-    return float(shares.max()), float(near[shares.argmax()])
 
 
 def _coarse_power(signal: Signal, step: float, size: int) -> NDArray[np.float64]:
@@ -176,10 +170,13 @@ def _background(power: NDArray[np.float64], frequency: NDArray[np.floating], pea
     return max(float(np.median(around)), float(np.exp(level + slope * np.log(frequency[peak]))))
 
 
-def _share(signal: Signal, frequency: float) -> float:
-    """Share of the variance that one frequency explains by least squares."""
-    times, values = signal
-    basis = np.concatenate([np.ones((len(times), 1)), _waves(times, frequency)], axis=1)
-    left = values - basis @ np.linalg.lstsq(basis, values, rcond=None)[0]
-    total = float(values @ values)
-    return 1.0 - float(left @ left) / total if total > 0 else 0.0
+def _share(signals: list[Signal], frequency: float) -> float:
+    """Mean share of the variance that one frequency explains by least squares."""
+    shares = []
+    for times, values in signals:
+        basis = np.concatenate([np.ones((len(times), 1)), _waves(times, frequency)], axis=1)
+        right = basis.T @ values
+        explained = right @ np.linalg.lstsq(basis.T @ basis, right, rcond=None)[0]
+        total = float(values @ values)
+        shares.append(float(explained) / total if total > 0 else 0.0)
+    return float(np.mean(shares))

@@ -16,6 +16,7 @@ from ctsattn.data.schema import (
     IGNORED,
     NUMBER,
     PAST,
+    RULE,
     STATIC,
     TARGET,
     TEXT,
@@ -26,6 +27,7 @@ from ctsattn.data.schema import (
 from ctsattn.data.values import kind_of, learn_vocabulary, to_numbers
 
 MANY_TEXTS = 100
+AHEAD = 3  # values after the last target that show a column to be known ahead
 
 
 def assign_roles(panel: Panel) -> tuple[Feature, ...]:
@@ -34,8 +36,8 @@ def assign_roles(panel: Panel) -> tuple[Feature, ...]:
     Columns of `static_df`, `past_df` and `future_df` have the role of their frame. A column of the main
     frame has the declared role or, undeclared, by the first rule that holds: times and objects are ignored;
     text with over a hundred values that hardly repeat is ignored; a column constant within every series is
-    static (ignored when it is the same everywhere); one that has values after the last target of a series
-    is known ahead, so future; any other is past.
+    static (ignored when it is the same everywhere); one that at least half of the series have at three times
+    or more after their last target is known ahead, so future; any other is past.
 
     Raises:
         ValueError: If a declared column is nowhere, or a declared static one varies within a series.
@@ -81,7 +83,7 @@ def _columns(rows: Rows | None) -> dict[Hashable, pd.Series] | None:
 def _feature(name: Hashable, column: pd.Series, role: str, why: str) -> Feature:
     kind = kind_of(column)
     if kind not in (NUMBER, TEXT):
-        if role != IGNORED and not why.startswith("rule"):
+        if role != IGNORED and not why.startswith(RULE):
             raise TypeError(
                 f"Covariate {name!r} has dtype {column.dtype}, for example {examples(column.iloc[:3])}. "
                 f"Numbers, bools and text are accepted. Turn it into numbers, or leave it out."
@@ -109,21 +111,22 @@ def _moments(column: pd.Series, name: Hashable, role: str) -> tuple[tuple[str, .
 def _infer(column: pd.Series, rows: Rows, num_series: int, tail: NDArray[np.bool_]) -> tuple[str, str]:
     kind = kind_of(column)
     if kind not in (NUMBER, TEXT):
-        return IGNORED, f"rule: neither numbers nor text ({column.dtype})"
+        return IGNORED, f"{RULE}: neither numbers nor text ({column.dtype})"
     codes, uniques = pd.factorize(column)
     seen = int((codes >= 0).sum())
     if not seen:
-        return IGNORED, "rule: has no value"
+        return IGNORED, f"{RULE}: has no value"
     if len(uniques) == 1:
-        return IGNORED, "rule: the same everywhere"
+        return IGNORED, f"{RULE}: the same everywhere"
     constant = _constant_within(codes, rows.series, num_series)
     if kind == TEXT and len(uniques) > MANY_TEXTS and len(uniques) > (num_series if constant else seen) / 2:
-        return IGNORED, f"rule: {len(uniques)} texts that hardly repeat"
+        return IGNORED, f"{RULE}: {len(uniques)} texts that hardly repeat"
     if constant and num_series > 1:
-        return STATIC, "rule: constant within every series"
-    if (codes[tail] >= 0).any():
-        return FUTURE, "rule: known after the last target of a series"
-    return PAST, "rule: varies in time"
+        return STATIC, f"{RULE}: constant within every series"
+    ahead = np.bincount(rows.series[tail & (codes >= 0)], minlength=num_series)
+    if 2 * (ahead >= AHEAD).sum() >= len(np.unique(rows.series)):
+        return FUTURE, f"{RULE}: known ahead of the last target"
+    return PAST, f"{RULE}: varies in time"
 
 
 def _constant_within(codes: NDArray[np.int64], series: NDArray[np.int64], num_series: int) -> bool:
@@ -156,18 +159,19 @@ def check_static(column: pd.Series, feature: Feature, panel: Panel) -> None:
         f"{len(np.unique(rows.series[odd]))} series, for example "
         f"{panel.source.describe(rows.series[odd], rows.ticks[odd])}."
     )
-    if not feature.why.startswith("rule"):
+    if not feature.by_rule:
         raise ValueError(f"{text} Name it in past_cols or future_cols instead.")
     warnings.warn(f"{text} Its last value counts. Declare its role and fit again.", DataWarning, stacklevel=2)
 
 
 def _after_last_target(panel: Panel) -> NDArray[np.bool_]:
-    """Rows later than the last observed target of their series."""
+    """Rows later than the last observed target of their series; none in a series without targets."""
     rows = panel.rows
     observed = np.zeros(len(rows.ticks), bool)
     for name in panel.source.columns.targets:
         observed |= panel.rows.columns[name].notna().to_numpy()
-    smallest = -np.inf if rows.ticks.dtype.kind == "f" else np.iinfo(np.int64).min
-    last = np.full(panel.num_series, smallest, rows.ticks.dtype)
+    last = np.full(panel.num_series, rows.ticks.min())
     np.maximum.at(last, rows.series[observed], rows.ticks[observed])
-    return rows.ticks > last[rows.series]
+    seen = np.zeros(panel.num_series, bool)
+    seen[rows.series[observed]] = True
+    return (rows.ticks > last[rows.series]) & seen[rows.series]

@@ -10,6 +10,7 @@ from ctsattn.data.scalers import ScaleLaw
 
 TARGET, STATIC, PAST, FUTURE, IGNORED = "target", "static", "past", "future", "ignored"
 NUMBER, TEXT = "number", "text"
+RULE = "rule"  # how the reason of a role begins that nobody declared
 
 
 class DataWarning(UserWarning):
@@ -97,6 +98,11 @@ class Feature:
     std: float = 1.0
 
     @property
+    def by_rule(self) -> bool:
+        """Whether nobody declared the role."""
+        return self.why.startswith(RULE)
+
+    @property
     def num_codes(self) -> int:
         """Category codes of the column: missing, other, and the vocabulary; 0 for numbers."""
         return len(self.vocabulary) + 2 if self.kind == TEXT else 0
@@ -122,7 +128,7 @@ class Schema:
 
     Attributes:
         columns: Names as found in the training frame.
-        features: One entry for every column but id and time, in the order of the frame.
+        features: One entry for every column but id and time, targets first.
         clock_kind: "datetime", "timedelta", "integer" or "float".
         calendar: Names of the calendar features that the model sees.
         laws: For each channel the law of its scale, for windows that show no spread.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -222,7 +223,7 @@ class SeriesStore:
     def append(self, other: SeriesStore) -> SeriesStore:
         """Add the observations of another store of the same columns; new ids go to the end.
 
-        Where both have a value at one time, the other's holds. Static covariates of known ids stay.
+        Where both have a value, the other's holds.
         """
         place = self.source.positions(other.source.ids)
         place = np.where(place < 0, self.num_series + np.cumsum(place < 0) - 1, place)
@@ -245,6 +246,13 @@ class SeriesStore:
             source=source,
             past=merged(self.past, other.past, self.num_channels),
             known=merged(self.known, other.known, self.num_known),
-            static=np.concatenate([self.static, other.static[fresh]]),
-            static_codes=np.concatenate([self.static_codes, other.static_codes[fresh]]),
+            static=_overlaid(self.static, other.static, place, len(source.ids)),
+            static_codes=_overlaid(self.static_codes, other.static_codes, place, len(source.ids)),
         )
+
+
+def _overlaid(mine: NDArray[Any], theirs: NDArray[Any], place: NDArray[np.int64], rows: int) -> NDArray[Any]:
+    """Rows of both tables; where both have a value, and not the 0 of a missing one, theirs."""
+    both = np.concatenate([mine, np.zeros((rows - len(mine), mine.shape[1]), mine.dtype)])
+    both[place] = np.where(theirs != 0, theirs, both[place])
+    return both

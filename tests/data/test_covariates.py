@@ -60,8 +60,18 @@ def test_each_extra_column_gets_a_role_by_rule_and_the_rule_is_shown():
         "entered": "ignored",
     }
     why = describe_features(schema).set_index("column")["why"]
-    assert why["price"] == "rule: known after the last target of a series"
+    assert why["price"] == "rule: known ahead of the last target"
     assert why["region"] == "rule: constant within every series"
+
+
+def test_a_few_trailing_rows_without_target_do_not_make_a_column_known_ahead():
+    frame = PLAIN.assign(price=np.arange(12.0) % 5)
+    frame.loc[[4, 5], "y"] = np.nan
+    assert roles(read(frame)[0])["price"] == "past"
+    frame.loc[[3, 4, 5], "y"] = np.nan
+    assert roles(read(frame)[0])["price"] == "future"  # three rows, in one of two series
+    frame.loc[frame["unique_id"] == "a", "y"] = np.nan  # a series without targets says nothing
+    assert roles(read(frame)[0])["price"] == "past"
 
 
 def test_text_that_hardly_repeats_is_ignored():
