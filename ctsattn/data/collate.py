@@ -175,7 +175,7 @@ def sample_known(
     left = np.clip(after - 1, begin, np.maximum(last, begin)).clip(max=len(known) - 1)
     right = np.clip(after, begin, np.maximum(last, begin)).clip(max=len(known) - 1)
     gap, elapsed = known.times[right] - known.times[left], times[:, None] - known.times[left]
-    share = np.clip(elapsed / np.where(gap > 0, gap, 1), 0.0, 1.0)
+    share = elapsed / np.where(gap > 0, gap, 1)  # beyond the ends left and right are one
     line = known.values[left] + share * (known.values[right] - known.values[left])
     line, held = np.where(last >= begin, line, 0.0), np.where(after > begin, known.values[left], 0.0)
     numbers = np.concatenate([line[:, :split].astype(np.float32), calendar], axis=1)

@@ -98,8 +98,7 @@ class Source:
 
     def positions(self, wanted: pd.Index) -> NDArray[np.int64]:
         """Find ids by value, whatever dtypes the two frames use; -1 where absent."""
-        plain = [i.astype(object) if isinstance(i, pd.CategoricalIndex) else i for i in (self.ids, wanted)]
-        return np.asarray(plain[0].get_indexer(plain[1]), np.int64)
+        return np.asarray(self.ids.get_indexer(wanted), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +153,10 @@ def read_panel(
     """
     table, found, library = recognise(df, columns)
     if not len(table[found.time]):
-        raise ValueError("The frame has no rows. Give at least one observation.")
+        raise ValueError(
+            f"The frame has no rows, only the columns {examples(table, 12)}. Give at least one observation: "
+            f"a row with {found.time!r} and {found.targets[0]!r}."
+        )
     ticks, clock = read_times(table[found.time], found.time)
     codes, ids = _read_ids(table, found)
     source = Source(found, clock, library, ids)

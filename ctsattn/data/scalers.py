@@ -59,12 +59,9 @@ def standard(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Masked mean and standard deviation along the last axis; 0 and 0 where nothing is observed."""
     count = np.maximum(mask.sum(-1), 1)
-    # A first guess of the level keeps the sums exact for values near 1e9 with a small spread.
-    guess = np.where(mask, values, 0.0).sum(-1) / count
-    centred = np.where(mask, values - guess[..., None], 0.0)
-    shift = centred.sum(-1) / count
-    square = np.where(mask, centred - shift[..., None], 0.0)
-    return guess + shift, np.sqrt(np.einsum("...l,...l->...", square, square) / count)
+    loc = np.where(mask, values, 0.0).sum(-1) / count
+    centred = np.where(mask, values - loc[..., None], 0.0)
+    return loc, np.sqrt(np.einsum("...l,...l->...", centred, centred) / count)
 
 
 def last(

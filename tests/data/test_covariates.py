@@ -152,6 +152,13 @@ def test_a_missing_category_is_no_observation():
     assert observations(store)["a", 1][1] == [3, 2, 3, 2]
 
 
+def test_categories_stand_in_the_codes_and_numbers_in_the_values():
+    schema, store = read(PLAIN.assign(weather=["sun", "rain"] * 6), Columns.of(past_cols=["weather"]))
+    batch = forecast_batch(schema, store, [1])
+    assert batch.past_codes[0].tolist() == [[0] * 6, [3, 2] * 3]
+    assert batch.past_values[0, 0].abs().min() > 0 and not batch.past_values[0, 1].any()
+
+
 @given(st.lists(st.sampled_from([1.0, 2.0, float("nan")]), min_size=12, max_size=12))
 @COMMON
 def test_a_missing_covariate_removes_that_observation_of_that_column_only(values):

@@ -355,3 +355,14 @@ def test_ids_are_matched_by_value_between_frames_of_different_dtypes():
     panel = read_panel(frame, Columns())
     rows = read_rows(PLAIN.astype({"unique_id": "string"}), panel.source)
     assert rows.series.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_times_of_other_frames_are_put_on_the_clock_of_the_history():
+    nanoseconds = PLAIN.assign(ds=PLAIN["ds"].dt.as_unit("ns") + pd.Timedelta(1, "ns"))
+    panel = read_panel(nanoseconds, Columns())
+    later = pd.DataFrame({"unique_id": "a", "ds": pd.Series(pd.to_datetime(["2024-02-01"])).dt.as_unit("s")})
+    rows = read_rows(later, panel.source)
+    assert rows.ticks.tolist() == [pd.Timestamp("2024-02-01").as_unit("ns").value]
+    berlin = read_panel(PLAIN.assign(ds=PLAIN["ds"].dt.tz_localize("Europe/Berlin")), Columns())
+    (tick,) = read_rows(later, berlin.source).ticks
+    assert pd.Timestamp(tick, unit="us") == pd.Timestamp("2024-01-31 23:00")

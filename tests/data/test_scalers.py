@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ctsattn.data.collate import Collator
-from ctsattn.data.scalers import OWN_FLOOR, SCALERS, ScaleLaw
+from ctsattn.data.scalers import OWN_FLOOR, SCALERS, ScaleLaw, safe_scale
 from ctsattn.data.task import infer_task
 from tests.data.frames import COMMON, read, series
 from tests.data.test_windows import ask
@@ -110,13 +110,29 @@ def test_the_scale_of_a_quiet_window_is_at_least_a_tenth_of_the_series_own():
     assert batch.scale[0, 0].item() == pytest.approx(OWN_FLOOR * np.std(y), rel=1e-9)
 
 
+def test_the_spread_of_few_observations_is_not_believed_alone():
+    frame = pd.concat(
+        [series(), pd.DataFrame({"unique_id": "new", "ds": [1.0, 2.0], "y": [1.0, 1.0 + 1e-6]})]
+    )
+    schema, store = read(frame)
+    batch = Collator(schema, infer_task(store, schema))(store, ask(store, store.end, [1.0]))
+    (law,) = schema.laws
+    assert batch.scale[3, 0].item() == law(np.array([1.0 + 5e-7]))[0] > 0.1
+
+
+def test_a_scale_is_one_when_nothing_tells_another():
+    nothing = np.zeros(1)
+    assert safe_scale(nothing, nothing, np.zeros(1, int), nothing, nothing).tolist() == [1.0]
+
+
 def test_the_running_scale_is_the_spread_up_to_each_observation_and_blind_to_other_series():
     frame = series(lengths=(30, 20))
     frame.loc[frame["unique_id"] == "s0", "y"] *= 1e12
+    frame.loc[frame["unique_id"] == "s1", "y"] += 1e9
     _, store = read(frame)
     values = np.split(store.past.values, store.past.indptr[1:-1])
     expected = [np.std(v[: i + 1]) for v in values for i in range(len(v))]
-    np.testing.assert_allclose(store.running_scale, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(store.running_scale, expected, rtol=1e-6, atol=1e-12)
 
 
 def test_the_law_of_scales_follows_levels_that_differ_by_factors():

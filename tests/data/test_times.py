@@ -206,6 +206,14 @@ def test_centuries_in_nanoseconds_do_not_overflow():
     assert elapsed.tolist() == [(stamp - whole[0]).total_seconds() for stamp in whole]
 
 
+def test_nanoseconds_that_span_centuries_are_counted_in_microseconds():
+    stamps = pd.DatetimeIndex(["1700-01-01", "2200-01-01 00:00:00.000000001"]).as_unit("ns")
+    ticks, clock = read_times(pd.Series(stamps), "ds")
+    assert clock.seconds(np.diff(ticks)).tolist() == [
+        (stamps[1].to_pydatetime(warn=False) - stamps[0].to_pydatetime()).total_seconds()
+    ]
+
+
 def test_an_integer_clock_answers_fractions_as_floats_and_whole_numbers_as_integers():
     clock = Clock("integer", dtype="int32")
     assert clock.restore(np.array([1.0, 2.0])).dtype == "int32"

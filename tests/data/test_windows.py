@@ -185,15 +185,20 @@ def test_a_window_shows_the_lookback_or_at_least_sixteen_and_at_most_max_tokens(
 
 def test_padding_repeats_the_last_time_and_holds_nothing():
     schema, store = read(series())
-    batch = Collator(schema, infer_task(store, schema))(store, ask(store, store.end, [1.0, 2.0]), truth=True)
-    padding = ~batch.past_mask
-    assert padding.any()
-    last = (
-        batch.past_times.masked_fill(padding, -torch.inf).amax(-1, keepdim=True).expand_as(batch.past_times)
-    )
-    assert torch.equal(batch.past_times[padding], last[padding])
-    assert not batch.past_values[padding].any()
-    assert (batch.past_times.diff(dim=-1) >= 0).all() and (batch.past_times <= 0).all()
+    spec = dataclasses.replace(infer_task(store, schema), lookback=1e9)
+    windows = TrainingWindows(store, spec).every(np.array([3, 20, 60]))
+    late = dataclasses.replace(windows, cutoff=windows.cutoff + 1e-3)
+    batch = Collator(schema, spec)(store, late, truth=True)
+    for times, there in (
+        (batch.past_times[:, 0], batch.past_mask[:, 0]),
+        (batch.future_times, batch.future_mask),
+    ):
+        assert not there.all()
+        last = times.masked_fill(~there, -torch.inf).amax(-1, keepdim=True).expand_as(times)
+        assert torch.equal(times[~there], last[~there]) and (last != 0).all()
+        assert (times.diff(dim=-1) >= 0).all()
+    assert not batch.past_values[~batch.past_mask].any()
+    assert not batch.future_values[~batch.future_observed].any()
 
 
 def test_nothing_is_narrowed_before_the_cutoff_is_subtracted():
@@ -280,6 +285,14 @@ def test_imputation_hides_what_it_asks_and_knows_the_truth():
             assert not set(shown) & set(batch.future_times[row][back[row]].tolist())
     plain = Collator(schema, spec)(store, dataclasses.replace(drawn, hide=np.zeros(60, bool)))
     assert (plain.past_mask.sum((1, 2)) > batch.past_mask.sum((1, 2))).float().mean() > 0.8
+
+
+def test_only_the_windows_that_hide_lose_what_they_ask():
+    schema, store = read(series(lengths=(20,)))
+    windows = ask(store, store.end[0], [0.0, 1.0], [0, 0])
+    hidden = dataclasses.replace(windows, hide=np.array([True, False]))
+    batch = Collator(schema, infer_task(store, schema))(store, hidden)
+    assert batch.past_mask.sum((1, 2)).tolist() == [19, 20]
 
 
 def test_a_share_of_windows_is_for_imputation():
