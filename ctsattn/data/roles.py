@@ -121,7 +121,7 @@ def _infer(column: pd.Series, rows: Rows, num_series: int, tail: NDArray[np.bool
     constant = _constant_within(codes, rows.series, num_series)
     if kind == TEXT and len(uniques) > MANY_TEXTS and len(uniques) > (num_series if constant else seen) / 2:
         return IGNORED, f"{RULE}: {len(uniques)} texts that hardly repeat"
-    if constant and num_series > 1:
+    if constant:
         return STATIC, f"{RULE}: constant within every series"
     ahead = np.bincount(rows.series[tail & (codes >= 0)], minlength=num_series)
     if 2 * (ahead >= AHEAD).sum() >= len(np.unique(rows.series)):

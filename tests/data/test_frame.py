@@ -68,6 +68,12 @@ def test_wide_frames_with_a_time_column_are_one_series_a_column():
     assert_same_observations(read(pl.from_pandas(wide))[1], read(PLAIN)[1])
 
 
+def test_a_frame_with_text_beside_numbers_is_not_taken_for_wide():
+    wide = PLAIN.pivot(index="ds", columns="unique_id", values="y").assign(note="text")
+    with pytest.raises(ValueError, match="target column 'y' is not in the frame"):
+        read(wide)
+
+
 def test_a_single_value_column_on_a_time_index_is_one_series():
     series = PLAIN.iloc[:3].set_index("ds")["y"].rename("co2").rename_axis("date")
     schema, store = read(series)

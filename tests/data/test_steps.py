@@ -4,7 +4,7 @@ import pytest
 
 from ctsattn.data.clock import Clock
 from ctsattn.data.schema import Step
-from ctsattn.data.steps import future_ticks, parse_duration, series_steps, typical_step
+from ctsattn.data.steps import future_ticks, lower_median, parse_duration, series_steps, typical_step
 from tests.data.frames import read
 
 
@@ -61,6 +61,11 @@ def test_an_irregular_series_steps_by_its_median_gap():
     schema, store = read(pd.DataFrame({"ds": times, "y": 1.0}))
     assert schema.step == Step("elapsed", 2.0)
     assert future_ticks(store, series_steps(store, schema.step), 3).tolist() == [[24, 26, 28]]
+
+
+def test_a_median_is_a_value_that_occurs():
+    owner, values = np.array([0, 0, 2, 2, 2, 2]), np.array([5.0, 3.0, 9.0, 1.0, 2.0, 7.0])
+    assert lower_median(owner, values, 4).tolist() == [3.0, 0.0, 2.0, 0.0]
 
 
 def test_each_series_has_its_own_step_and_a_single_observation_that_of_the_others():

@@ -86,6 +86,14 @@ def test_noise_and_random_walks_have_no_period():
     assert false <= 2
 
 
+def test_a_swing_of_which_three_cycles_are_seen_is_no_period(rng):
+    times = np.sort(rng.uniform(0, 100, 200))
+    assert detected_periods(one(times, np.sin(2 * np.pi * times / 33))[1], ()) == ()
+    assert detected_periods(one(times, np.sin(2 * np.pi * times / 20))[1], ()) == pytest.approx(
+        (20,), rel=2e-2
+    )
+
+
 def test_what_a_known_period_and_its_harmonics_explain_is_no_news(rng):
     times = np.sort(rng.uniform(0, 400, 400))
     values = (times % 20 < 5) + 0.1 * rng.normal(size=400)
