@@ -74,10 +74,10 @@ def to_numbers(column: pd.Series, name: Hashable, what: str, where: Where) -> ND
     with np.errstate(invalid="ignore"):
         bad = np.flatnonzero(np.abs(values) > LARGEST)
     if bad.size:
-        found = "infinite" if np.isinf(values[bad]).all() else f"infinite or beyond {LARGEST:g}"
+        found = "infinite" if np.isinf(values[bad]).all() else f"infinite or huge (beyond {LARGEST:g})"
         raise ValueError(
-            f"{what} column {name!r} has {bad.size} value(s) among {len(values)} rows that are {found}: "
-            f"{where(bad)}. Finite numbers and NaN (not observed) are accepted. Make them NaN: "
+            f"{what} column {name!r} has {bad.size} {found} value(s) among {len(values)} rows: {where(bad)}. "
+            f"Finite numbers and NaN (not observed) are accepted. Make them NaN: "
             f"df[{name!r}] = df[{name!r}].where(df[{name!r}].abs() < {LARGEST:g})."
         )
     return values

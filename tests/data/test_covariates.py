@@ -278,7 +278,7 @@ def test_a_declared_covariate_of_dates_is_refused_by_name():
 
 
 def test_an_infinite_covariate_is_refused_by_name():
-    with pytest.raises(ValueError, match="Covariate column 'x' has 1 value"):
+    with pytest.raises(ValueError, match="Covariate column 'x' has 1 infinite value"):
         read(PLAIN.assign(x=[np.inf] + [1.0, 2.0] * 5 + [1.0]), Columns.of(past_cols=["x"]))
 
 
