@@ -18,7 +18,6 @@ from ctsattn.data.series import Ragged, SeriesStore
 from ctsattn.data.steps import future_ticks, parse_duration, series_steps
 from ctsattn.data.tables import is_frame
 from ctsattn.data.times import read_times
-from ctsattn.forecasting.merging import last_of_equal_times
 
 _MAX_STEPS = 100_000
 
@@ -181,12 +180,7 @@ def with_known(store: SeriesStore, schema: Schema, future: Rows | None) -> Serie
     added = build_store(
         Panel(store.source, empty, future=future, static=static), schema, duplicates="last"
     ).known
-    old = store.known
-    segment = np.concatenate([old.segment, added.segment])
-    times = np.concatenate([old.times, added.times])
-    values = np.concatenate([old.values, added.values])
-    merged = Ragged.from_rows(segment, times, values, len(old.counts))
-    return replace(store, known=last_of_equal_times(merged))
+    return replace(store, known=store.known.merged(added))
 
 
 def beyond_known(

@@ -15,7 +15,6 @@ from ctsattn.data.task import infer_task
 from ctsattn.forecasting import evaluation, frames
 from ctsattn.forecasting.base import StoredEstimator
 from ctsattn.forecasting.fitting import fit_network, new_network
-from ctsattn.forecasting.merging import merge_stores
 from ctsattn.forecasting.state import Fitted
 
 
@@ -91,7 +90,7 @@ class LearningEstimator(StoredEstimator):
             both = build_store(
                 read_panel(val, self._columns(), **(extra or {})), start.schema, duplicates=self.duplicates
             )
-            later = merge_stores(store, both)
+            later = store.append(both)
         return self._train(start, store, seed, later)
 
     def _train(self, start: Fitted, store: SeriesStore, seed: int, val: SeriesStore | None) -> Fitted:
@@ -125,7 +124,7 @@ class LearningEstimator(StoredEstimator):
         self._options.check()
         panel = read_panel(df, self._columns(), static_df=static_df, past_df=past_df, future_df=future_df)
         new = build_store(panel, self.fitted_.schema, duplicates=self.duplicates)
-        store = new if self.fitted_.store is None else merge_stores(self.fitted_.store, new)
+        store = new if self.fitted_.store is None else self.fitted_.store.append(new)
         start = replace(self.fitted_, network=copy.deepcopy(self.fitted_.network))
         self._keep(self._train(start, store, self._seed(), None))
         return self
