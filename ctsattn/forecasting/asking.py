@@ -14,7 +14,7 @@ from ctsattn.data.clock import Ticks
 from ctsattn.data.errors import examples
 from ctsattn.data.frame import Panel, Rows, read_rows
 from ctsattn.data.schema import FUTURE, STATIC, TEXT, Schema
-from ctsattn.data.series import Ragged, SeriesStore
+from ctsattn.data.series import SeriesStore
 from ctsattn.data.steps import future_ticks, parse_duration, series_steps
 from ctsattn.data.tables import is_frame
 from ctsattn.data.times import read_times
