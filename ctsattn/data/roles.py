@@ -22,7 +22,6 @@ from ctsattn.data.schema import (
     TEXT,
     DataWarning,
     Feature,
-    Schema,
 )
 from ctsattn.data.values import kind_of, learn_vocabulary, to_numbers
 
@@ -68,12 +67,6 @@ def assign_roles(panel: Panel) -> tuple[Feature, ...]:
             f"{examples(panel.rows.columns, 12)}. Mend the name, or pass the frame that has it."
         )
     return tuple(found.values())
-
-
-def describe_features(schema: Schema) -> pd.DataFrame:
-    """Show what was decided of each column: its name, role, kind, and why."""
-    rows = [(f.name, f.role, f.kind, f.why) for f in schema.features]
-    return pd.DataFrame(rows, columns=["column", "role", "kind", "why"])
 
 
 def _columns(rows: Rows | None) -> dict[Hashable, pd.Series] | None:

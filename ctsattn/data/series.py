@@ -92,6 +92,20 @@ class Ragged:
         counts = np.bincount(self.segment[mask], minlength=len(self.counts))
         return Ragged(self.times[mask], self.values[mask], np.concatenate([[0], np.cumsum(counts)]))
 
+    def merged(self, other: Ragged) -> Ragged:
+        """Add the observations of another of as many segments; where both have one, the other's holds."""
+        return Ragged.from_rows(
+            np.concatenate([self.segment, other.segment]),
+            np.concatenate([self.times, other.times]),
+            np.concatenate([self.values, other.values]),
+            len(self.counts),
+        ).latest()
+
+    def spread(self, place: NDArray[np.int64], width: int, rows: int) -> Ragged:
+        """Put each group of `width` segments at another place among `rows` groups; the others are empty."""
+        segment = place[self.segment // width] * width + self.segment % width
+        return Ragged.from_rows(segment, self.times, self.values, rows * width)
+
     def take(self, segments: NDArray[np.int64]) -> Ragged:
         """Pick segments, in the order given, repeated if given twice."""
         at, counts = spans(self.indptr[segments], self.indptr[segments + 1])
@@ -226,28 +240,22 @@ class SeriesStore:
         Where both have a value, the other's holds.
         """
         place = self.source.positions(other.source.ids)
-        place = np.where(place < 0, self.num_series + np.cumsum(place < 0) - 1, place)
-        fresh = np.flatnonzero(place >= self.num_series)
-        source = replace(self.source, ids=self.source.ids.append(other.source.ids[fresh]))
-        clock = self.source.clock
+        fresh = np.flatnonzero(place < 0)
+        place[fresh] = self.num_series + np.arange(len(fresh))
+        ids = self.source.ids.append(other.source.ids[fresh]) if len(fresh) else self.source.ids
+        mine, rows = np.arange(self.num_series), len(ids)
 
-        def merged(mine: Ragged, theirs: Ragged, width: int) -> Ragged:
-            segment = place[theirs.segment // max(width, 1)] * width + theirs.segment % max(width, 1)
-            times = clock.convert(theirs.times, other.source.clock)
-            return Ragged.from_rows(
-                np.concatenate([mine.segment, segment]),
-                np.concatenate([mine.times, times]),
-                np.concatenate([mine.values, theirs.values]),
-                len(source.ids) * width,
-            ).latest()
+        def both(one: Ragged, two: Ragged, width: int) -> Ragged:
+            two = replace(two, times=self.source.clock.convert(two.times, other.source.clock))
+            return one.spread(mine, width, rows).merged(two.spread(place, width, rows)) if width else one
 
         return replace(
             self,
-            source=source,
-            past=merged(self.past, other.past, self.num_channels),
-            known=merged(self.known, other.known, self.num_known),
-            static=_overlaid(self.static, other.static, place, len(source.ids)),
-            static_codes=_overlaid(self.static_codes, other.static_codes, place, len(source.ids)),
+            source=replace(self.source, ids=ids),
+            past=both(self.past, other.past, self.num_channels),
+            known=both(self.known, other.known, self.num_known),
+            static=_overlaid(self.static, other.static, place, rows),
+            static_codes=_overlaid(self.static_codes, other.static_codes, place, rows),
         )
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from ctsattn.data.batch import Batch
 from ctsattn.data.collate import Collator
-from ctsattn.data.roles import describe_features
 from ctsattn.data.schema import Columns, DataWarning
 from ctsattn.data.series import Ragged
 from ctsattn.data.task import infer_task
@@ -31,8 +30,11 @@ def forecast_batch(schema, store, times, cutoff=None) -> Batch:
 
 
 def roles(schema):
-    table = describe_features(schema)
-    return dict(zip(table["column"], table["role"], strict=True))
+    return {feature.name: feature.role for feature in schema.features}
+
+
+def reasons(schema):
+    return {feature.name: feature.why for feature in schema.features}
 
 
 def test_each_extra_column_gets_a_role_by_rule_and_the_rule_is_shown():
@@ -59,9 +61,8 @@ def test_each_extra_column_gets_a_role_by_rule_and_the_rule_is_shown():
         "note": "future",
         "entered": "ignored",
     }
-    why = describe_features(schema).set_index("column")["why"]
-    assert why["price"] == "rule: known ahead of the last target"
-    assert why["region"] == "rule: constant within every series"
+    assert reasons(schema)["price"] == "rule: known ahead of the last target"
+    assert reasons(schema)["region"] == "rule: constant within every series"
 
 
 def test_a_few_trailing_rows_without_target_do_not_make_a_column_known_ahead():
@@ -83,11 +84,11 @@ def test_declared_roles_win_over_rules():
     frame = PLAIN.assign(region=np.repeat([1, 2], 6), price=np.arange(12.0))
     schema, _ = read(frame, Columns.of(past_cols=["region"], future_cols="price"))
     assert roles(schema) == {"y": "target", "region": "past", "price": "future"}
-    assert describe_features(schema)["why"].tolist() == [
-        "target_col",
-        "named in past_cols",
-        "named in future_cols",
-    ]
+    assert reasons(schema) == {
+        "y": "target_col",
+        "region": "named in past_cols",
+        "price": "named in future_cols",
+    }
 
 
 @pytest.mark.parametrize("role", ["static", "past", "future"])
