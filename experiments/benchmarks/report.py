@@ -190,8 +190,9 @@ def plots(lines: pd.DataFrame, folder: Path) -> list[Path]:
 def as_plan(lines: pd.DataFrame, seeds: Sequence[int]) -> str:
     """TOML of the chosen settings, the test part asked for, with some seeds."""
     parts = ["# Chosen on validation by report.py; the test part was not looked at."]
-    for text in chosen(lines)["setting"]:
-        config = json.loads(text) | {"seed": list(seeds)}
+    settled = [json.loads(text) for text in chosen(lines)["setting"]]
+    for config in [config for config in settled if "peer" not in config]:
+        config["seed"] = list(seeds)
         Run(**{**config, "seed": 0}).check()
         parts.append("\n".join(["[[runs]]", *(f"{key} = {_toml(value)}" for key, value in config.items())]))
     return "\n\n".join(parts) + "\n"

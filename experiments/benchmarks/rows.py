@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -102,12 +104,11 @@ def versions(*packages: str) -> str:
 
 
 def device_name() -> str:
-    """The GPU if there is one, else the processor."""
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
+    """The GPU if torch sees one, else the processor and the threads it may use."""
+    if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
+        return sys.modules["torch"].cuda.get_device_name()
+    threads = os.environ.get("OMP_NUM_THREADS") or os.cpu_count()
     for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
         if line.startswith("model name"):
-            return f"{line.split(':', 1)[1].strip()}, {torch.get_num_threads()} threads"
+            return f"{line.split(':', 1)[1].strip()}, {threads} threads"
     return platform.processor() or "CPU"

@@ -13,12 +13,13 @@ import pandas as pd
 import torch
 from torch import nn
 
-from ctsattn import datasets, metrics
+from ctsattn import datasets
 from ctsattn.data.batch import Batch
-from ctsattn.datasets.protocols import Errors, naive2
+from ctsattn.datasets.protocols import Errors
 from ctsattn.forecasting.training import Training, own_randomness, train
 from experiments.benchmarks import rows
 from experiments.benchmarks.plan import Run
+from experiments.benchmarks.scores import competition_scores
 from experiments.benchmarks.tasks import Rounds, Task, record_task, row_task
 
 _EVALUATED = 512  # windows at once; the numbers do not depend on it
@@ -213,47 +214,3 @@ def _span(truth: pd.DataFrame) -> Any:
     by_series = truth.groupby("unique_id", observed=True)["ds"]
     longest = (by_series.max() - by_series.min()).max()
     return longest if isinstance(longest, pd.Timedelta) else float(longest)
-
-
-def competition_scores(
-    scored: pd.DataFrame, history: pd.DataFrame, card: datasets.Dataset, model: str
-) -> dict[str, float]:
-    """MAE, sMAPE (in percent), MASE and the weighted quantile loss; for M4 also OWA, against Naive2.
-
-    Args:
-        scored: Truth and forecasts.
-        history: What was known.
-        card: The set.
-        model: Column of the forecast.
-    """
-    wanted = ["mae", "smape", "mase"]
-    if any(column.startswith(f"{model}-q") for column in scored):
-        wanted.append("wql")
-    names = [model]
-    if card.name.startswith("m4_"):
-        scored = scored.assign(Naive2=_naive2_of(scored, history, card.season))
-        names.append("Naive2")
-        wanted = [name for name in wanted if name != "wql"]
-    found = metrics.evaluate(scored, wanted, models=names, by=(), train_df=history, seasonality=card.season)
-    table = found.set_index("metric")
-    scores = {name: float(table.loc[name, model]) for name in wanted}
-    scores["smape"] *= 100.0
-    if "Naive2" in names:
-        scores["owa"] = metrics.owa(found, "Naive2", [model])[model]
-        alone = (
-            metrics.evaluate(scored, ["wql"], models=[model], by=()) if _has_bands(scored, model) else None
-        )
-        if alone is not None:
-            scores["wql"] = float(alone.set_index("metric").loc["wql", model])
-    return scores
-
-
-def _has_bands(scored: pd.DataFrame, model: str) -> bool:
-    return any(column.startswith(f"{model}-q") for column in scored)
-
-
-def _naive2_of(scored: pd.DataFrame, history: pd.DataFrame, season: int) -> np.ndarray:
-    """Naive2 for every row of the truth, series by series in its order."""
-    past = {key: y.to_numpy() for key, y in history.groupby("unique_id", observed=True, sort=False)["y"]}
-    sizes = scored.groupby("unique_id", observed=True, sort=False).size()
-    return np.concatenate([naive2(past[key], season, size) for key, size in sizes.items()])

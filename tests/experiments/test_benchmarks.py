@@ -299,3 +299,43 @@ def test_a_readme_without_markers_is_refused(tmp_path):
     (tmp_path / "README.md").write_text("nothing\n")
     with pytest.raises(ValueError, match="has no lines"):
         report.write(tmp_path / "README.md", "x")
+
+
+def test_peers_see_the_windows_that_our_models_see():
+    from experiments.benchmarks.peers.windows import Shown
+
+    for joint in (False, True):
+        task = _task(joint)
+        data = Shown(task.windows, None, joint)
+        chosen = np.arange(40)
+        past, future = data.batch("test", chosen)
+        batch = task.batch("test", chosen)
+        np.testing.assert_allclose(batch.unscale(batch.past_values.numpy()).swapaxes(1, 2), past, atol=1e-5)
+        np.testing.assert_allclose(
+            batch.unscale(batch.future_values.numpy()).swapaxes(1, 2), future, atol=1e-5
+        )
+        assert data.count("test") == len(task.windows["test"]) * task.per_window
+
+
+def test_thinned_windows_come_back_to_the_grid_by_straight_lines():
+    from experiments.benchmarks.peers.windows import Shown, interpolate
+
+    values = np.array([[5.0, 1.0, 9.0, 9.0, 4.0, 7.0]])
+    keep = np.array([[False, True, False, False, True, False]])
+    np.testing.assert_allclose(interpolate(values, keep), [[1.0, 1.0, 2.0, 3.0, 4.0, 4.0]])
+    task = _task(condition="random-50")
+    chosen = np.arange(60)
+    past, _ = Shown(task.windows, task.keep, False).batch("test", chosen)
+    batch = task.batch("test", chosen)
+    for row in range(60):
+        mask = batch.past_mask[row, 0].numpy()
+        seen = batch.unscale(batch.past_values.numpy())[row, 0][mask]
+        times = batch.past_times[row, 0].numpy()[mask]
+        np.testing.assert_allclose(past[row, :, 0], np.interp(np.arange(-15, 1), times, seen), atol=1e-5)
+
+
+def test_every_peer_has_a_list_of_what_it_needs():
+    from experiments.benchmarks.peers.make import HERE, peers
+
+    assert peers() == ["neuralforecast", "prophet"]
+    assert all((HERE / f"{name}.txt").read_text().count("==") == 1 for name in peers())
