@@ -1,0 +1,103 @@
+"""From tensors to kernels: flat arrays, sizes of tiles, and tasks for the threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ctsattn.ops.continuous.cpu import kernels
+from ctsattn.ops.continuous.cpu.products import strip_lanes
+from ctsattn.ops.continuous.cpu.workers import share
+
+_TILE_BYTES = 256  # a row of lanes
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Outputs and log-sum-exps, see `reference.core`."""
+    out = gaps.new_empty((*q.shape[:3], v.shape[3]))
+    lse = gaps.new_empty(q.shape[:3])
+    arrays, numbers, sizes = _pack(q, k, v, gaps, first, last)
+    found, strides_and_sizes = [_flat(x, x.dtype) for x in (out, lse)], np.array(numbers)
+
+    def kernel(begin: int, end: int) -> None:
+        kernels.forward(*arrays, strides_and_sizes, scale, begin, end, *found)
+
+    tiles = -(-sizes.queries // sizes.tile)
+    share(kernel, q.shape[0] * sizes.heads * tiles, sizes.tile * sizes.knots)
+    return out.to(q.dtype), lse
+
+
+def backward(
+    grad_out: Tensor,
+    grad_lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gaps: Tensor,
+    first: Tensor,
+    last: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    scale: float,
+    with_gaps: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v and gaps; the last are 0 unless `with_gaps`."""
+    arrays, numbers, sizes = _pack(q, k, v, gaps, first, last)
+    rows, tiles = q.shape[0] * sizes.kv_heads, -(-sizes.queries // sizes.tile)
+    tiles *= sizes.heads // sizes.kv_heads
+    # A task adds to a dk and dv of its own, so rows of the batch are split only if threads outnumber them.
+    splits = max(1, min(-(-torch.get_num_threads() // max(1, rows)), tiles))
+    parts = (q.shape[0], sizes.kv_heads, splits, sizes.knots)
+    dq, dgaps = gaps.new_empty(q.shape), gaps.new_empty(parts)
+    dk, dv = (gaps.new_empty(*parts, -(-x.shape[3] // sizes.strip) * sizes.strip) for x in (k, v))
+    outs, out_strides = _strided(out, gaps.dtype)
+    grads, grad_strides = _strided(grad_out, gaps.dtype)
+    all_numbers = np.array([*numbers, *out_strides, *grad_strides, splits, with_gaps])
+    rest = [outs, grads] + [_flat(x, gaps.dtype) for x in (lse, grad_lse, dq, dk, dv, dgaps)]
+
+    def kernel(begin: int, end: int) -> None:
+        kernels.backward(*arrays, all_numbers, scale, begin, end, *rest)
+
+    share(kernel, rows * splits, 2 * tiles * sizes.tile * sizes.knots // splits)
+    dk, dv = (_joined(total, like) for total, like in ((dk, k), (dv, v)))
+    return dq.to(q.dtype), dk, dv, dgaps.sum((1, 2))
+
+
+def _pack(
+    q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor
+) -> tuple[list[np.ndarray], list[int], kernels.Sizes]:
+    """Flat arrays that the kernels read, with the strides of the first three and the sizes; and the sizes."""
+    strip = strip_lanes(gaps.itemsize)
+    tile = max(strip, _TILE_BYTES // gaps.itemsize)
+    sizes = kernels.Sizes(q.shape[1], v.shape[1], q.shape[2], v.shape[2], q.shape[3], v.shape[3], tile, strip)
+    arrays, numbers = [], []
+    for x in (q, k, v):
+        flat, strides = _strided(x, gaps.dtype)
+        arrays.append(flat)
+        numbers += strides
+    arrays += [_flat(gaps, gaps.dtype), _flat(first, torch.int32), _flat(last, torch.int32)]
+    return arrays, [*numbers, *sizes], sizes
+
+
+def _strided(x: Tensor, dtype: torch.dtype) -> tuple[np.ndarray, tuple[int, ...]]:
+    """A tensor's memory and first three strides; no copy where its last stride is 1 and its dtype fits."""
+    x = x.detach().to(dtype)
+    if x.stride(3) != 1:
+        x = x.contiguous()
+    span = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1
+    flat = x.as_strided((span if x.numel() else 0,), (1,))
+    return flat.numpy(), x.stride()[:3]
+
+
+def _flat(x: Tensor, dtype: torch.dtype) -> np.ndarray:
+    """A tensor's elements in order, without a copy where it is contiguous and its dtype fits."""
+    return x.detach().to(dtype).contiguous().view(-1).numpy()
+
+
+def _joined(total: Tensor, like: Tensor) -> Tensor:
+    """Sum of what the splits of a row found, without the padding of its width, in the dtype of another."""
+    total = total[:, :, 0] if total.shape[2] == 1 else total.sum(dim=2)
+    return total[..., : like.shape[3]].to(like.dtype).contiguous()
