@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ COLUMNS = (
 RESULTS = Path(__file__).parent / "results"
 
 
-def append(path: Path, rows: list[Mapping[str, Any]]) -> None:
+def append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Append rows to a CSV in one piece: all of a run, or none of it.
 
     Raises:

@@ -179,7 +179,7 @@ class _Child:
 def _run_all(left: list[Run], results: Path, jobs: int, gpus: list[str], threads: int) -> int:
     """Keep `jobs` processes at work until no run is left."""
     waiting, working, failed = list(left), list[_Child](), 0
-    free = [gpus[i % len(gpus)] for i in range(jobs)] if gpus else [None] * jobs
+    free: list[str | None] = [gpus[i % len(gpus)] if gpus else None for i in range(jobs)]
     try:
         while waiting or working:
             while waiting and free:

@@ -26,16 +26,19 @@ from ctsattn.data.task import infer_task
 from ctsattn.data.windows import Windows
 from ctsattn.datasets.protocols import PROTOCOLS, RecordWindows, RowWindows, record_windows, row_windows
 from ctsattn.datasets.sampling import Condition
+from experiments.benchmarks.order import VALIDATION, shuffled, spread
 
 _SPEC_CHANNELS = 16  # channels that unit and periods are read off
 _OF_WINDOWS = ("ends", "recent", "old", "clusters")  # conditions that refer to a window, not to a series
-_VALIDATION = 4096  # rows of the batches that early stopping looks at, spread evenly over the part
 
 
 class Task(Protocol):
     """Batches of the parts of a benchmark."""
 
-    spec: TaskSpec
+    @property
+    def spec(self) -> TaskSpec:
+        """Sizes and units."""
+        ...
 
     def training(self, batch_size: int, seed: int) -> Iterator[Batch]:
         """Endless batches of training windows, in a new random order each time round."""
@@ -62,22 +65,6 @@ class Rounds:
 
     def __iter__(self) -> Iterator[Batch]:
         return (self.task.batch(part, rows) for part, rows in self.task.validation(self.batch_size))
-
-
-def _shuffled(count: int, batch_size: int, seed: int) -> Iterator[np.ndarray]:
-    """Endless batches of indices; each is drawn once before any is drawn again."""
-    rng = np.random.default_rng([seed, 7])
-    left = np.zeros(0, dtype=np.int64)
-    while True:
-        while len(left) < batch_size:
-            left = np.concatenate([left, rng.permutation(count)])
-        yield left[:batch_size]
-        left = left[batch_size:]
-
-
-def _spread(count: int, most: int) -> np.ndarray:
-    """At most `most` indices, evenly over all."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -119,17 +106,17 @@ class RowTask:
     def training(self, batch_size: int, seed: int) -> Iterator[Batch]:
         """See `Task.training`."""
         count = len(self.windows["train"]) * self.per_window
-        return (self.batch("train", rows) for rows in _shuffled(count, batch_size, seed))
+        return (self.batch("train", rows) for rows in shuffled(count, batch_size, seed))
 
     def validation(self, batch_size: int) -> list[tuple[str, np.ndarray]]:
         """See `Task.validation`."""
-        rows = _spread(len(self.windows["val"]) * self.per_window, _VALIDATION)
+        rows = spread(len(self.windows["val"]) * self.per_window, VALIDATION)
         return [("val", rows[i : i + batch_size]) for i in range(0, len(rows), batch_size)]
 
     def chunks(self, part: str, batch_size: int) -> Iterator[np.ndarray]:
         """See `Task.chunks`."""
         count = len(self.windows[part])
-        chosen = _spread(count, self.most) if self.most else np.arange(count)
+        chosen = spread(count, self.most) if self.most else np.arange(count)
         rows = (chosen[:, None] * self.per_window + np.arange(self.per_window)).reshape(-1)
         return (rows[i : i + batch_size] for i in range(0, len(rows), batch_size))
 
@@ -256,7 +243,7 @@ def row_task(
 def _row_spec(name: str, lookback: int, horizon: int, end: int) -> TaskSpec:
     """Units and periods, read off the training rows of some channels by the package's own rules."""
     table = datasets.load_table(name)
-    chosen = _spread(table.values.shape[1], _SPEC_CHANNELS)
+    chosen = spread(table.values.shape[1], _SPEC_CHANNELS)
     part = datasets.Table(
         table.times[:end], table.values[:end, chosen], tuple(table.names[c] for c in chosen)
     )
@@ -282,7 +269,7 @@ class RecordTask:
 
     def training(self, batch_size: int, seed: int) -> Iterator[Batch]:
         """See `Task.training`."""
-        return (self.batch("train", rows) for rows in _shuffled(len(self.asked["train"]), batch_size, seed))
+        return (self.batch("train", rows) for rows in shuffled(len(self.asked["train"]), batch_size, seed))
 
     def validation(self, batch_size: int) -> list[tuple[str, np.ndarray]]:
         """See `Task.validation`."""
@@ -311,10 +298,11 @@ def record_task(name: str, *, scaler: str, max_tokens: int = 512, **options: Any
     panels = {part: read_panel(_wide(cut, card.variables, seconds), columns) for part, cut in parts.items()}
     schema, store = learn_schema(panels["train"])
     stores = {"train": store} | {part: build_store(panels[part], schema) for part in ("val", "test")}
-    span = {"lookback": protocol.history, "horizon": protocol.ahead}
-    if seconds is not None:
-        span = {key: pd.Timedelta(value * seconds, "s") for key, value in span.items()}
-    spec = infer_task(store, schema, **span)
+    back, ahead = (
+        units if seconds is None else pd.Timedelta(units * seconds, "s")
+        for units in (protocol.history, protocol.ahead)
+    )
+    spec = infer_task(store, schema, lookback=back, horizon=ahead)
     asked = {part: _asked(cut, stores[part], seconds) for part, cut in parts.items()}
     return RecordTask(stores, asked, Collator(schema, spec, scaler, max_tokens), spec)
 

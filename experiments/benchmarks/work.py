@@ -18,11 +18,11 @@ from ctsattn.data.batch import Batch
 from ctsattn.datasets.protocols import Errors
 from ctsattn.forecasting.training import Training, own_randomness, train
 from experiments.benchmarks import rows
+from experiments.benchmarks.order import EVALUATED
 from experiments.benchmarks.plan import Run
 from experiments.benchmarks.scores import competition_scores
 from experiments.benchmarks.tasks import Rounds, Task, record_task, row_task
 
-_EVALUATED = 512  # windows at once; the numbers do not depend on it
 _QUANTILES = tuple(np.round(np.arange(0.1, 0.91, 0.1), 1))
 
 
@@ -113,7 +113,7 @@ def _tabular(run: Run) -> Outcome:
     log = None
     started = time.perf_counter()
     if getattr(network, "trainable", True):
-        held = Rounds(task, _EVALUATED) if training.patience is not None else None
+        held = Rounds(task, EVALUATED) if training.patience is not None else None
         batches = _Stream(task, training.batch_size, run.seed)
         log = train(network, batches, held, training, seed=run.seed)
     fitted = time.perf_counter()
@@ -148,7 +148,7 @@ def evaluate(network: nn.Module, task: Task, part: str, point: str = "mean") -> 
     """Errors of a network over all windows of a part; they do not depend on how windows are batched."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = network.to(device).eval()
-    size = max(1, _EVALUATED // task.spec.num_targets)
+    size = max(1, EVALUATED // task.spec.num_targets)
     errors = Errors()
     with torch.inference_mode():
         for chosen in task.chunks(part, size):

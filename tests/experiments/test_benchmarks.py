@@ -147,7 +147,7 @@ def test_errors_do_not_depend_on_the_batch(joint, monkeypatch):
     network = ContinuousTransformer(d_model=16, num_layers=1, num_heads=2).build(task.spec)
     found = []
     for size in (1000, 31):
-        monkeypatch.setattr("experiments.benchmarks.work._EVALUATED", size)
+        monkeypatch.setattr("experiments.benchmarks.work.EVALUATED", size)
         found.append(evaluate(network, task, "test").pooled()["mse"])
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 

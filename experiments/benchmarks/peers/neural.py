@@ -27,11 +27,11 @@ from torch import Tensor, nn
 
 from ctsattn.datasets.protocols import Errors
 from experiments.benchmarks import rows
+from experiments.benchmarks.order import EVALUATED, VALIDATION, shuffled, spread
 from experiments.benchmarks.peers.windows import Shown, common, shown
 
 _JOINT = ("iTransformer",)
 _MODELS = ("PatchTST", "iTransformer", "NHITS", "DLinear")
-_EVALUATED, _VALIDATION = 512, 4096
 
 
 def build(
@@ -65,10 +65,8 @@ def train(network: nn.Module, data: Shown, seed: int, options: argparse.Namespac
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, options.max_steps))
     best, kept, waited, step = math.inf, copy.deepcopy(network.state_dict()), 0, 0
     started = time.perf_counter()
-    held = np.unique(
-        np.linspace(0, data.count("val") - 1, min(data.count("val"), _VALIDATION)).round().astype(int)
-    )
-    for step, chosen in enumerate(_shuffled(data.count("train"), options.batch_size, seed), start=1):
+    held = spread(data.count("val"), VALIDATION)
+    for step, chosen in enumerate(shuffled(data.count("train"), options.batch_size, seed), start=1):
         network.train()
         past, future = (
             torch.tensor(a, dtype=torch.float32, device=device) for a in data.batch("train", chosen)
@@ -99,22 +97,12 @@ def _rate(step: int, steps: int, warmup: float = 0.1) -> float:
     return 0.01 + 0.99 * 0.5 * (1.0 + math.cos(math.pi * min(1.0, (step - rise) / max(1, steps - rise))))
 
 
-def _shuffled(count: int, size: int, seed: int) -> Iterator[np.ndarray]:
-    """Endless batches; every row once before any twice. The order is that of our own runs."""
-    rng, left = np.random.default_rng([seed, 7]), np.zeros(0, dtype=np.int64)
-    while True:
-        while len(left) < size:
-            left = np.concatenate([left, rng.permutation(count)])
-        yield left[:size]
-        left = left[size:]
-
-
 def evaluate(network: nn.Module, data: Shown, part: str, chosen: np.ndarray | None = None) -> Errors:
     """Errors over all rows of a part, or over some."""
     network.eval()
     device = next(network.parameters()).device
     chosen = np.arange(data.count(part)) if chosen is None else chosen
-    size = max(1, _EVALUATED // (data.windows[part].table.values.shape[1] if data.joint else 1))
+    size = max(1, EVALUATED // (data.windows[part].table.values.shape[1] if data.joint else 1))
     errors = Errors()
     with torch.inference_mode():
         for start in range(0, len(chosen), size):

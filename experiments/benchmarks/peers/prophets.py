@@ -26,6 +26,7 @@ from ctsattn import datasets
 from ctsattn.datasets.long_horizon import tables
 from ctsattn.datasets.protocols import Errors
 from experiments.benchmarks import rows
+from experiments.benchmarks.order import spread
 from experiments.benchmarks.peers.windows import Shown, common, shown
 from experiments.benchmarks.scores import competition_scores
 
@@ -68,9 +69,10 @@ def windows(config: dict[str, Any]) -> dict[tuple[str, str], float]:
     sizes = (config["lookback"], config["horizon"])
     data = shown(config["data"], *sizes, config["condition"], config["seed"], joint=True)
     cut, errors = data.windows["test"], Errors()
-    chosen = np.unique(np.linspace(0, len(cut) - 1, config["windows"]).round().astype(int))
+    chosen = spread(len(cut), config["windows"])
     for window in chosen:
-        past, future = cut.past([window])[0], cut.future([window])[0]
+        one = np.array([window])
+        past, future = cut.past(one)[0], cut.future(one)[0]
         errors.add(_window(data, int(cut.origins[window]), past, len(future)), future)
     return {("test", k): v for k, v in errors.pooled().items()}
 
