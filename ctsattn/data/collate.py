@@ -94,12 +94,14 @@ class Collator:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Scaled values of numeric channels and codes of others; offset and scale of the targets."""
         values = layout.scatter(store.past.values[past.at])
-        loc, scale = SCALERS[self.scaler](values, layout.mask)
+        laws = self.schema.laws or (ScaleLaw(),) * store.num_channels
+        loc, scale = SCALERS[self.scaler](
+            *_something(values, layout.mask, np.array([law.level for law in laws]))
+        )
         if self.scaler != "none":
             own = layout.last(store.running_scale[past.at])
-            laws = self.schema.laws or (ScaleLaw(),) * store.num_channels
-            law = np.stack([law(loc[:, c]) for c, law in enumerate(laws)], axis=1)
-            scale = safe_scale(scale, loc, past.counts, own, law)
+            expected = np.stack([law(loc[:, c]) for c, law in enumerate(laws)], axis=1)
+            scale = safe_scale(scale, loc, past.counts, own, expected)
         is_code = np.array(self.spec.channel_codes) > 0
         loc, scale = np.where(is_code, 0.0, loc), np.where(is_code, 1.0, scale)
         scaled = np.clip((values - loc[..., None]) / scale[..., None], -LARGEST, LARGEST)
@@ -220,6 +222,19 @@ class _Layout:
         if not len(items):
             return np.zeros(count.shape, items.dtype)
         return np.where(count > 0, items[np.maximum(end, 0)], np.zeros((), items.dtype))
+
+
+def _something(
+    values: NDArray[np.float64], mask: NDArray[np.bool_], level: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Let channels that show nothing show the scaler one observation at their usual level."""
+    empty = ~mask.any(-1)
+    if not empty.any():
+        return values, mask
+    values, mask = values.copy(), mask.copy()
+    values[empty, 0] = np.broadcast_to(level, empty.shape)[empty]
+    mask[empty, 0] = True
+    return values, mask
 
 
 def _tensor(array: NDArray) -> torch.Tensor:

@@ -33,7 +33,8 @@ def assign_roles(panel: Panel) -> tuple[Feature, ...]:
     """Give each column beside id and time a role, a kind and a reason.
 
     Columns of `static_df`, `past_df` and `future_df` have the role of their frame. A column of the main
-    frame has the declared role or, undeclared, by the first rule that holds: times and objects are ignored;
+    frame has the declared role or, undeclared, by the first rule that holds: times, objects and row numbers
+    are ignored;
     text with over a hundred values that hardly repeat is ignored; a column constant within every series is
     static (ignored when it is the same everywhere); one that at least half of the series have at three times
     or more after their last target is known ahead, so future; any other is past.
@@ -105,6 +106,8 @@ def _infer(column: pd.Series, rows: Rows, num_series: int, tail: NDArray[np.bool
     kind = kind_of(column)
     if kind not in (NUMBER, TEXT):
         return IGNORED, f"{RULE}: neither numbers nor text ({column.dtype})"
+    if getattr(column.dtype, "kind", "O") in "iu" and len(column) > 2 and (column.diff().iloc[1:] == 1).all():
+        return IGNORED, f"{RULE}: numbers the rows"
     codes, uniques = pd.factorize(column)
     seen = int((codes >= 0).sum())
     if not seen:

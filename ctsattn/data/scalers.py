@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 Scaler = Callable[[NDArray[np.float64], NDArray[np.bool_]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
-FEW = 4  # below this many observations the spread of a window is not believed alone
+FEW, ENOUGH = 3, 16  # observations up to which the spread of a window is not believed, and from which it is
 OWN_FLOOR = 0.1  # share of a series' own long-run spread below which a quiet window does not fall
 LEVELS_DIFFER = 0.25  # variance of log level from which on the law follows the levels
 ROUND_OFF = 1e-12  # spread below this share of the level is rounding, not variation
@@ -27,11 +27,13 @@ class ScaleLaw:
         log_factor: $a$.
         exponent: $b$, in `[0, 1]`.
         floor: Smallest level the law is used at.
+        level: Median level of the series, for windows that show nothing at all.
     """
 
     log_factor: float = 0.0
     exponent: float = 0.0
     floor: float = 1.0
+    level: float = 0.0
 
     def __call__(self, level: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the spread expected at `level`; positive."""
@@ -40,18 +42,19 @@ class ScaleLaw:
     @staticmethod
     def learn(mean: NDArray[np.float64], std: NDArray[np.float64]) -> ScaleLaw:
         """Fit the law to the means and standard deviations of the training series of one channel."""
+        typical = float(np.median(mean)) if mean.size else 0.0
         level = np.maximum(np.abs(mean), std)
         varies = (std > ROUND_OFF * np.abs(mean)) & (std > 0)
         if not varies.any():
-            typical = float(np.median(level)) if level.size else 0.0
-            return ScaleLaw(log_factor=float(np.log(typical)) if typical > 0 else 0.0)
+            spread = float(np.median(level)) if level.size else 0.0
+            return ScaleLaw(log_factor=float(np.log(spread)) if spread > 0 else 0.0, level=typical)
         log_std, log_level = np.log(std[varies]), np.log(level[varies])
         centred = log_level - log_level.mean()
         # Shrunk: levels must differ by factors before they are taken to explain the spread.
         slope = float(np.mean(centred * log_std)) / (float(np.mean(centred**2)) + LEVELS_DIFFER)
         exponent = min(max(slope, 0.0), 1.0)
         factor = float(np.median(log_std - exponent * log_level))
-        return ScaleLaw(factor, exponent, float(np.exp(log_level.min())))
+        return ScaleLaw(factor, exponent, float(np.exp(log_level.min())), typical)
 
 
 def standard(
@@ -127,8 +130,9 @@ def safe_scale(
 ) -> NDArray[np.float64]:
     """Replace scales that are zero, tiny or badly known.
 
-    A window that is quieter than a tenth of the series' own spread up to the cutoff gets that tenth. Fewer
-    than four observations get at least the law's scale, and so does a past without any variation.
+    A window that is quieter than a tenth of the series' own spread up to the cutoff gets that tenth. Up to
+    three observations, and a past without any variation, get at least the law's scale; up to sixteen
+    observations get at least a share of it that falls with the square of their number.
 
     Args:
         scale: Spread of each window, any shape.
@@ -141,7 +145,8 @@ def safe_scale(
         Positive finite scales.
     """
     scale = np.maximum(scale, OWN_FLOOR * own)
-    scale = np.where(count < FEW, np.maximum(scale, law), scale)
+    share = np.where(count < ENOUGH, np.minimum(FEW / np.maximum(count, 1), 1.0) ** 2, 0.0)
+    scale = np.maximum(scale, share * law)
     flat = ~(scale > ROUND_OFF * np.abs(loc)) | ~np.isfinite(scale)
     scale = np.where(flat, np.maximum(law, ROUND_OFF * np.abs(loc)), scale)
     return np.where(scale > 0, scale, 1.0)

@@ -47,9 +47,10 @@ def test_each_extra_column_gets_a_role_by_rule_and_the_rule_is_shown():
         empty=None,
         note=[f"text {i}" for i in range(12)],
         entered=PLAIN["ds"],
+        row=np.arange(12),
     )
     ahead = frame.assign(ds=frame["ds"] + pd.Timedelta(days=6), y=np.nan, price=2.0, weather=None)
-    schema, _ = read(pd.concat([frame, ahead]))
+    schema, _ = read(pd.concat([frame, ahead.assign(row=np.arange(12, 24))]))
     assert roles(schema) == {
         "y": "target",
         "region": "static",
@@ -60,6 +61,7 @@ def test_each_extra_column_gets_a_role_by_rule_and_the_rule_is_shown():
         "empty": "ignored",
         "note": "future",
         "entered": "ignored",
+        "row": "ignored",
     }
     assert reasons(schema)["price"] == "rule: known ahead of the last target"
     assert reasons(schema)["region"] == "rule: constant within every series"

@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ctsattn.data.collate import Collator
-from ctsattn.data.scalers import OWN_FLOOR, SCALERS, ScaleLaw, safe_scale
+from ctsattn.data.scalers import ENOUGH, OWN_FLOOR, SCALERS, ScaleLaw, safe_scale
 from ctsattn.data.task import infer_task
 from tests.data.frames import COMMON, read, series
 from tests.data.test_windows import ask
-
-ROW = st.integers(1, 12)
 
 
 def padded(rows):
@@ -86,14 +84,15 @@ def test_awkward_series_are_scaled_to_finite_numbers_and_come_back(name, alone, 
     np.testing.assert_allclose(back, AWKWARD[kind], atol=1e-300 + 3e-7 * max(map(abs, AWKWARD[kind])), rtol=0)
 
 
-@given(arrays(np.float64, ROW, elements=st.floats(-1e3, 1e3)), st.sampled_from([100.0, 1e6, 1e-3]))
+@given(
+    arrays(np.float64, st.integers(ENOUGH, 20), elements=st.floats(-1e3, 1e3)),
+    st.sampled_from([100.0, 1e6, 1e-3]),
+)
 @COMMON
 def test_scaled_values_do_not_depend_on_the_units(values, factor):
     frame = pd.DataFrame(
         {"ds": np.arange(float(len(values))), "y": values + 2000 * (np.arange(len(values)) % 2)}
     )
-    if len(values) < 4:
-        return
     schema, store = read(frame)
     _, other = read(frame.assign(y=frame["y"] * factor))
     collate = Collator(schema, infer_task(store, schema))
@@ -118,6 +117,36 @@ def test_the_spread_of_few_observations_is_not_believed_alone():
     batch = Collator(schema, infer_task(store, schema))(store, ask(store, store.end, [1.0]))
     (law,) = schema.laws
     assert batch.scale[3, 0].item() == law(np.array([1.0 + 5e-7]))[0] > 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "centres"), [("standard", True), ("robust", True), ("last", True), ("mean_abs", False)]
+)
+def test_a_window_that_shows_nothing_is_scaled_by_the_usual_level_and_spread(name, centres):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "unique_id": np.repeat(["a", "b", "c"], 40),
+            "ds": np.tile(np.arange(40.0), 3),
+            "y": rng.normal(size=120),
+        }
+    )
+    frame["y"] += frame["unique_id"].map({"a": 49.0, "b": 50.0, "c": 51.0})
+    cold = pd.DataFrame({"unique_id": ["cold"], "ds": [5.0], "y": [np.nan]})
+    schema, store = read(pd.concat([frame, cold]))
+    batch = Collator(schema, infer_task(store, schema), name)(store, ask(store, store.end, [1.0]))
+    level = frame.groupby("unique_id")["y"].mean().median()
+    assert batch.loc[3, 0].item() == pytest.approx(level if centres else 0.0)
+    if name != "mean_abs":
+        assert batch.scale[3, 0].item() == pytest.approx(1.0, abs=0.2)
+    assert not batch.past_mask[3].any() and not batch.past_values[3].any()
+
+
+def test_the_more_observations_the_more_their_spread_is_believed():
+    count = np.array([1, 3, 6, 15, 16, 50])
+    nothing, tiny = np.zeros(6), np.full(6, 1e-6)
+    scale = safe_scale(tiny, nothing, count, nothing, np.ones(6))
+    np.testing.assert_allclose(scale, [1.0, 1.0, 0.25, 0.04, 1e-6, 1e-6])
 
 
 def test_a_scale_is_one_when_nothing_tells_another():
