@@ -5,23 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import torch
 from torch import Tensor
-from torch.nn.functional import dropout
 
-from ctsattn._checks import (
-    check_attention_inputs,
-    check_clock,
-    check_finite,
-    check_rows,
-    may_look_at_values,
-)
+from ctsattn.ops.continuous.reference import piece_weights
+from ctsattn.ops.continuous.request import Interval, Tail, autocast, check_choice, checked_request
 from ctsattn.ops.continuous.sink import Sink
-from ctsattn.ops.continuous.solve import Core, Request, pose, solve
+from ctsattn.ops.continuous.solve import Core, Rule, attend
 
 Backend = Literal["reference", "cpu", "triton", "first_order"]
 BACKENDS = ("reference", "cpu", "triton", "first_order")
-NARROWED_BY_AUTOCAST = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def continuous_attention(
@@ -35,8 +27,8 @@ def continuous_attention(
     is_causal: bool = False,
     scale: float | None = None,
     sink: Sink | tuple | None = None,
-    interval: Literal["left", "symmetric"] = "left",
-    tail: Literal["observed", "hold", "cut"] = "observed",
+    interval: Interval = "left",
+    tail: Tail = "observed",
     cu_seqlens: Tensor | None = None,
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
@@ -107,19 +99,26 @@ def continuous_attention(
         Su, "Continuous Softmax Attention", Scientific Spaces, archives/11980.
         Calvello, Kovachki, Levine and Stuart, "Continuum Attention for Neural Operators", arXiv 2406.06486.
     """
-    q, k, v = _autocast(q, k, v)
-    check_attention_inputs(q, k, v, enable_gqa)
-    _check_options(interval, tail, dropout_p, backend)
-    core = choose_backend(backend, q, k, v, dropout_p)
-    request = _checked_request(
-        q, k, times, query_times, key_mask, is_causal, sink, interval, tail, cu_seqlens
+    q, k, v = autocast(q, k, v)
+    request = checked_request(
+        q,
+        k,
+        v,
+        times,
+        query_times,
+        key_mask,
+        is_causal,
+        scale,
+        sink,
+        interval,
+        tail,
+        cu_seqlens,
+        dropout_p,
+        enable_gqa,
     )
-    problem = pose(q, k, v, request, q.shape[-1] ** -0.5 if scale is None else scale)
-    if dropout_p == 0:
-        return solve(problem, core)
-    weights = solve(problem.with_values(_one_value_per_knot(problem.v)), core)
-    values = problem.v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    return dropout(weights, dropout_p) @ values
+    check_choice("backend", backend, (None, *BACKENDS))
+    core = choose_backend(backend, q, k, v, dropout_p)
+    return attend(q, k, v, request, Rule(core, piece_weights))
 
 
 def choose_backend(backend: str | None, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Core:
@@ -159,98 +158,3 @@ def _load(name: str) -> tuple[Core, Callable[[Tensor, Tensor, Tensor], str | Non
         case _:
             from ctsattn.ops.continuous.reference import core, why_not
     return core, why_not
-
-
-def _check_options(interval: str, tail: str, dropout_p: float, backend: str | None) -> None:
-    """Check the options that are words or numbers."""
-    for name, value, known in (
-        ("interval", interval, ("left", "symmetric")),
-        ("tail", tail, ("observed", "hold", "cut")),
-        ("backend", backend, (None, *BACKENDS)),
-    ):
-        if value not in known:
-            raise ValueError(f"`{name}` must be one of {', '.join(map(repr, known))}, but got {value!r}.")
-    if not 0 <= dropout_p < 1:
-        raise ValueError(f"`dropout_p` must be at least 0 and less than 1, but got {dropout_p}.")
-
-
-def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cast as autocast does for `scaled_dot_product_attention`; float64 stays."""
-    device = q.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return q, k, v
-    dtype = torch.get_autocast_dtype(device)
-    q, k, v = (x.to(dtype) if x.dtype in NARROWED_BY_AUTOCAST else x for x in (q, k, v))
-    return q, k, v
-
-
-def _checked_request(
-    q: Tensor,
-    k: Tensor,
-    times: Tensor | None,
-    query_times: Tensor | None,
-    key_mask: Tensor | None,
-    is_causal: bool,
-    sink: Sink | tuple | None,
-    interval: str,
-    tail: str,
-    cu_seqlens: Tensor | None,
-) -> Request:
-    """Check what says where keys and queries stand in time, and bring it to one shape."""
-    batch, keys, queries, device = k.shape[0], k.shape[2], q.shape[2], q.device
-    if times is not None:
-        times = check_rows("times", check_clock("times", times), batch, keys, device)
-    if key_mask is not None:
-        if key_mask.dtype != torch.bool:
-            raise TypeError(
-                f"`key_mask` must be boolean, true where a key exists, but its dtype is {key_mask.dtype}."
-            )
-        key_mask = check_rows("key_mask", key_mask, batch, keys, device)
-    if query_times is not None:
-        if times is None:
-            raise ValueError(
-                "`query_times` need the `times` of the keys. Pass `torch.arange(keys)` to count keys."
-            )
-        if cu_seqlens is not None:
-            raise ValueError(
-                "`query_times` and `cu_seqlens` do not go together. Give each series a batch row, and mask "
-                "the padding with `key_mask`."
-            )
-        query_times = check_rows(
-            "query_times", check_clock("query_times", query_times), batch, queries, device
-        )
-    if times is not None and may_look_at_values(times, key_mask, query_times):
-        check_finite("times", times if key_mask is None else times.masked_fill(~key_mask, 0))
-        if query_times is not None:
-            check_finite("query_times", query_times)
-    if cu_seqlens is not None:
-        _check_borders(cu_seqlens, keys, queries, device)
-    if sink is not None:
-        sink = sink if isinstance(sink, Sink) else Sink(*sink)
-        sink.check()
-    return Request(times, query_times, key_mask, is_causal, sink, interval, tail, cu_seqlens)
-
-
-def _check_borders(cu_seqlens: Tensor, keys: int, queries: int, device: torch.device) -> None:
-    """Check the borders of packed series."""
-    if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2 or cu_seqlens.dtype not in (torch.int32, torch.int64):
-        raise ValueError(
-            f"`cu_seqlens` must be int32 or int64 of shape [series + 1], but got {cu_seqlens.dtype} of shape "
-            f"{list(cu_seqlens.shape)}."
-        )
-    if cu_seqlens.device != device:
-        raise ValueError(f"`q` is on {device}, but `cu_seqlens` is on {cu_seqlens.device}.")
-    if queries != keys:
-        raise ValueError(f"Packed series need as many queries as keys, but got {queries} and {keys}.")
-    if may_look_at_values(cu_seqlens):
-        borders = cu_seqlens.tolist()
-        if borders[0] != 0 or borders[-1] != keys or borders != sorted(borders):
-            raise ValueError(
-                f"`cu_seqlens` must ascend from 0 to the number of keys, {keys}, but got {borders}."
-            )
-
-
-def _one_value_per_knot(v: Tensor) -> Tensor:
-    """Values whose mean is the row of weights: the identity, for every head."""
-    identity = torch.eye(v.shape[2], dtype=v.dtype, device=v.device)
-    return identity.expand(*v.shape[:2], -1, -1)

@@ -6,13 +6,14 @@ a backend returns through the logarithm of the sum of weights. No backend needs 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ctsattn.ops.continuous.knots import take_rows
-from ctsattn.ops.continuous.reference import MAX_EXPONENT, piece_weights
+from ctsattn.ops.continuous.reference import MAX_EXPONENT
 
 
 class PartialPiece(NamedTuple):
@@ -34,7 +35,14 @@ class PartialPiece(NamedTuple):
 
 
 def merge_partial(
-    out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, piece: PartialPiece
+    out: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    piece: PartialPiece,
+    piece_weights: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
     """Add a partial piece to an integral.
 
@@ -46,6 +54,7 @@ def merge_partial(
         v: Values `[batch, kv_heads, knots, value_dim]`.
         scale: Factor on the scores.
         piece: The part to add.
+        piece_weights: Shares of a piece that fall to its two ends, as `reference.piece_weights`.
 
     Returns:
         The new mean value and logarithm, in the dtype of `lse`.
@@ -92,4 +101,9 @@ def combine(
 def take_knots(x: Tensor, index: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
     """Rows of `x` `[batch, kv_heads, knots, width]` at `index` `[batch, queries]`, for every query head."""
     taken = take_rows(x, index.long().clamp(0, x.shape[2] - 1))
-    return taken.to(dtype).repeat_interleave(heads // x.shape[1], dim=1)
+    return repeat_heads(taken.to(dtype), heads)
+
+
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """Give every query head its key head: `[batch, kv_heads, …]` to `[batch, heads, …]`."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)

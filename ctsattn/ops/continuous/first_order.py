@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ctsattn.ops.continuous.ends import combine, take_knots
+from ctsattn.ops.continuous.ends import combine, repeat_heads, take_knots
 from ctsattn.ops.continuous.stock import weighted_attention
 
 # A straight piece gives its left knot e^(a0) (1/2 + δ/6 + …) = e^(a0 + δ/3 + …) / 2.
@@ -140,8 +140,7 @@ def _with_end(
     out: Tensor, lse: Tensor, q: Tensor, key: Tensor, value: Tensor, log_width: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Merge one more knot for each query: its key and value are `[batch, kv_heads, queries, width]`."""
-    groups = q.shape[1] // key.shape[1]
-    key, value = (x.to(lse.dtype).repeat_interleave(groups, dim=1) for x in (key, value))
+    key, value = (repeat_heads(x.to(lse.dtype), q.shape[1]) for x in (key, value))
     score = (q.to(lse.dtype) * key).sum(dim=-1) * scale + log_width
     peak = torch.maximum(lse, score).detach()
     peak = torch.where(peak == -torch.inf, 0.0, peak)

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout
 
 from ctsattn._checks import check_ascending, may_look_at_values
 from ctsattn.ops.continuous.clock import elapsed_since, steps_between, unit_of
-from ctsattn.ops.continuous.ends import PartialPiece, merge_partial, take_knots
+from ctsattn.ops.continuous.ends import PartialPiece, merge_partial, repeat_heads, take_knots
 from ctsattn.ops.continuous.interval import ends_at_query, symmetric_ends
 from ctsattn.ops.continuous.knots import (
     Knots,
@@ -20,22 +21,22 @@ from ctsattn.ops.continuous.knots import (
     series_of_tokens,
     time_limit,
 )
-from ctsattn.ops.continuous.sink import Sink, add_sink
+from ctsattn.ops.continuous.request import Request
+from ctsattn.ops.continuous.sink import add_sink
 
 Core = Callable[..., tuple[Tensor, Tensor]]
 
 
-class Request(NamedTuple):
-    """What `continuous_attention` was asked, checked: see there."""
+class Rule(NamedTuple):
+    """How an interval is integrated.
 
-    times: Tensor | None
-    query_times: Tensor | None
-    key_mask: Tensor | None
-    is_causal: bool
-    sink: Sink | None
-    interval: str
-    tail: str
-    cu_seqlens: Tensor | None
+    Attributes:
+        core: Solves the canonical problem, as `reference.core`.
+        piece_weights: Shares of a piece that fall to its two ends, as `reference.piece_weights`.
+    """
+
+    core: Core
+    piece_weights: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Problem(NamedTuple):
@@ -73,12 +74,19 @@ class Problem(NamedTuple):
     packed: bool
     may_be_flat: bool
 
-    def with_values(self, v: Tensor) -> Problem:
-        """The same problem with other values."""
-        return self._replace(v=v)
+
+def attend(q: Tensor, k: Tensor, v: Tensor, request: Request, rule: Rule) -> Tensor:
+    """Answer a checked request: `[batch, heads, queries, value_dim]` in the dtype of `q`."""
+    problem = pose(q, k, v, request)
+    if request.dropout_p == 0:
+        return solve(problem, rule)
+    # With the identity as values, the mean value is the row of weights.
+    identity = torch.eye(problem.v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
+    weights = solve(problem._replace(v=identity), rule)
+    return dropout(weights, request.dropout_p) @ repeat_heads(problem.v, q.shape[1])
 
 
-def pose(q: Tensor, k: Tensor, v: Tensor, request: Request, scale: float) -> Problem:
+def pose(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Problem:
     """Bring a request to the canonical problem."""
     queries, cu_seqlens, sink = q.shape[2], request.cu_seqlens, request.sink
     knots = gather_knots(k, v, request.times, request.key_mask, cu_seqlens)
@@ -102,7 +110,7 @@ def pose(q: Tensor, k: Tensor, v: Tensor, request: Request, scale: float) -> Pro
         gaps,
         first.int(),
         last.int(),
-        scale,
+        request.scale,
         causal=simple and request.is_causal and knots.in_place,
         full=simple and not request.is_causal,
         offset=0 if sink is None else 1,
@@ -157,17 +165,18 @@ def _may_be_flat(request: Request) -> bool:
     return request.times is not None and not (request.sink is not None and request.sink.surely_has_length)
 
 
-def solve(problem: Problem, core: Core) -> Tensor:
-    """Answer a problem with a backend's core: `[batch, heads, queries, value_dim]` in the dtype of `q`."""
+def solve(problem: Problem, rule: Rule) -> Tensor:
+    """Answer a problem: `[batch, heads, queries, value_dim]` in the dtype of `q`."""
     q, k, v, scale = problem.q, problem.k, problem.v, problem.scale
     if k.shape[2] == 0 or q.numel() == 0:
-        return _nothing(q, k, v)
+        k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
+        return (q @ k.mT) @ v  # nothing, but on the graph of the arguments
     first, last = problem.whole or (problem.first, problem.last)
     hints = {"causal": problem.causal, "full": problem.full, "offset": problem.offset}
-    out, lse = core(q, k, v, problem.gaps, first, last, scale, **hints)
+    out, lse = rule.core(q, k, v, problem.gaps, first, last, scale, **hints)
     for piece in problem.partial:
-        out, lse = merge_partial(out, lse, q, k, v, scale, piece)
-    return _fill_empty(problem, core, out, lse == -torch.inf).to(q.dtype)
+        out, lse = merge_partial(out, lse, q, k, v, scale, piece, rule.piece_weights)
+    return _fill_empty(problem, rule.core, out, lse == -torch.inf).to(q.dtype)
 
 
 def _fill_empty(problem: Problem, core: Core, out: Tensor, empty: Tensor) -> Tensor:
@@ -175,7 +184,7 @@ def _fill_empty(problem: Problem, core: Core, out: Tensor, empty: Tensor) -> Ten
 
     Args:
         problem: The problem that was solved.
-        core: The backend's.
+        core: The rule's.
         out: Its answer `[batch, heads, queries, value_dim]`.
         empty: Where no weight was found `[batch, heads, queries]`.
 
@@ -193,9 +202,3 @@ def _fill_empty(problem: Problem, core: Core, out: Tensor, empty: Tensor) -> Ten
         out = torch.where(several[..., None], flat.to(out.dtype), out)
     only = take_knots(v, first if problem.packed else first[:, :1], q.shape[1], out.dtype)
     return torch.where(one[..., None], only, out)
-
-
-def _nothing(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Zeros in the shape of the answer that still hang on the graph of the arguments."""
-    k, v = (x.repeat_interleave(q.shape[1] // max(x.shape[1], 1), dim=1) for x in (k, v))
-    return (q @ k.mT) @ v

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ctsattn.ops.continuous.ends import repeat_heads
+
 aten = torch.ops.aten
 
 # Columns that hold a logarithmic weight: in a narrow dtype, what the columns before have rounded off.
@@ -54,7 +56,7 @@ def weighted_attention(
     k = torch.cat([k.to(q.dtype), *_columns(weight, q.dtype, columns)], dim=-1)
     q = pad(pad(q, (0, columns), value=1.0), (0, width - head_dim - columns))
     k, v = pad(k, (0, width - head_dim - columns)), pad(v, (0, width - value_dim))
-    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
     bias = None if mask is None else torch.where(mask, 0.0, hidden).to(q.dtype)
     out, lse = _StockAttention.apply(q, k, v, bias, scale, is_causal)[:2]
     lse = lse[..., : q.shape[2]]

@@ -1,0 +1,159 @@
+"""What was asked: the arguments of the operators, checked and brought to one shape."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ctsattn._checks import (
+    check_attention_inputs,
+    check_clock,
+    check_finite,
+    check_rows,
+    may_look_at_values,
+)
+from ctsattn.ops.continuous.sink import Sink
+
+Interval = Literal["left", "symmetric"]
+Tail = Literal["observed", "hold", "cut"]
+NARROWED_BY_AUTOCAST = (torch.float16, torch.bfloat16, torch.float32)
+
+
+class Request(NamedTuple):
+    """Arguments of `continuous_attention` beside queries, keys and values; described there.
+
+    `times`, `query_times` and `key_mask` are `[batch, length]`, clocks int64, float32 or float64.
+    """
+
+    times: Tensor | None
+    query_times: Tensor | None
+    key_mask: Tensor | None
+    is_causal: bool
+    scale: float
+    sink: Sink | None
+    interval: Interval
+    tail: Tail
+    cu_seqlens: Tensor | None
+    dropout_p: float
+
+
+def checked_request(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    times: Tensor | None,
+    query_times: Tensor | None,
+    key_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    sink: Sink | tuple | None,
+    interval: Interval,
+    tail: Tail,
+    cu_seqlens: Tensor | None,
+    dropout_p: float,
+    enable_gqa: bool,
+) -> Request:
+    """Check the arguments of `continuous_attention`, described there.
+
+    Raises:
+        TypeError: A dtype is wrong.
+        ValueError: A shape, device, option or value is wrong.
+    """
+    check_attention_inputs(q, k, v, enable_gqa)
+    check_choice("interval", interval, ("left", "symmetric"))
+    check_choice("tail", tail, ("observed", "hold", "cut"))
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"`dropout_p` must be at least 0 and less than 1, but got {dropout_p}.")
+    batch, keys, queries, device = k.shape[0], k.shape[2], q.shape[2], q.device
+    if times is not None:
+        times = check_rows("times", check_clock("times", times), batch, keys, device)
+    if key_mask is not None:
+        key_mask = check_rows("key_mask", _checked_mask(key_mask), batch, keys, device)
+    if query_times is not None:
+        query_times = check_clock("query_times", query_times)
+        query_times = check_rows("query_times", query_times, batch, queries, device)
+        _check_company_of_query_times(times, cu_seqlens)
+    if cu_seqlens is not None:
+        _check_borders(cu_seqlens, keys, queries, device)
+    _check_values(times, query_times, key_mask)
+    factor = float(q.shape[-1] ** -0.5) if scale is None else scale
+    sink = _checked_sink(sink)
+    return Request(
+        times, query_times, key_mask, is_causal, factor, sink, interval, tail, cu_seqlens, dropout_p
+    )
+
+
+def autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cast as autocast does for `scaled_dot_product_attention`; float64 stays."""
+    device = q.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(device)
+    q, k, v = (x.to(dtype) if x.dtype in NARROWED_BY_AUTOCAST else x for x in (q, k, v))
+    return q, k, v
+
+
+def check_choice(name: str, value: str | None, known: tuple[str | None, ...]) -> None:
+    """Raise a `ValueError` if an option is none of the words it may be."""
+    if value not in known:
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, known))}, but got {value!r}.")
+
+
+def _checked_mask(key_mask: Tensor) -> Tensor:
+    """The mask, if it is boolean."""
+    if key_mask.dtype != torch.bool:
+        raise TypeError(
+            f"`key_mask` must be boolean, true where a key exists, but its dtype is {key_mask.dtype}."
+        )
+    return key_mask
+
+
+def _check_company_of_query_times(times: Tensor | None, cu_seqlens: Tensor | None) -> None:
+    """Check that query times come with the keys' times and without packed series."""
+    if times is None:
+        raise ValueError(
+            "`query_times` need the `times` of the keys. Pass `torch.arange(keys)` to count keys."
+        )
+    if cu_seqlens is not None:
+        raise ValueError(
+            "`query_times` and `cu_seqlens` do not go together. Give each series a batch row, and mask the "
+            "padding with `key_mask`."
+        )
+
+
+def _check_values(times: Tensor | None, query_times: Tensor | None, key_mask: Tensor | None) -> None:
+    """Check that clocks are finite where they are read, if their values may be looked at."""
+    if times is not None and may_look_at_values(times, key_mask):
+        check_finite("times", times if key_mask is None else times.masked_fill(~key_mask, 0))
+    if query_times is not None and may_look_at_values(query_times):
+        check_finite("query_times", query_times)
+
+
+def _checked_sink(sink: Sink | tuple | None) -> Sink | None:
+    """The sink as a `Sink`, checked."""
+    if sink is None:
+        return None
+    sink = sink if isinstance(sink, Sink) else Sink(*sink)
+    sink.check()
+    return sink
+
+
+def _check_borders(cu_seqlens: Tensor, keys: int, queries: int, device: torch.device) -> None:
+    """Check the borders of packed series."""
+    if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2 or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"`cu_seqlens` must be int32 or int64 of shape [series + 1], but got {cu_seqlens.dtype} of shape "
+            f"{list(cu_seqlens.shape)}."
+        )
+    if cu_seqlens.device != device:
+        raise ValueError(f"`q` is on {device}, but `cu_seqlens` is on {cu_seqlens.device}.")
+    if queries != keys:
+        raise ValueError(f"Packed series need as many queries as keys, but got {queries} and {keys}.")
+    if may_look_at_values(cu_seqlens):
+        borders = cu_seqlens.tolist()
+        if borders[0] != 0 or borders[-1] != keys or borders != sorted(borders):
+            raise ValueError(
+                f"`cu_seqlens` must ascend from 0 to the number of keys, {keys}, but got {borders}."
+            )
