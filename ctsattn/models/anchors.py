@@ -69,7 +69,7 @@ def seasonal_drift(times: Tensor, values: Tensor, mask: Tensor, at: Tensor, peri
 
 
 def harmonic_features(at: Tensor, periods: Sequence[tuple[float, int]], span: float, trend: bool) -> Tensor:
-    """Constant, trend and harmonics `[..., features]` of the times `at`; `periods` are pairs (period, harmonics)."""
+    """Constant, trend and harmonics `[..., features]` of `at`; `periods` are pairs (period, harmonics)."""
     columns = [torch.ones_like(at)]
     if trend:
         columns.append(2 * at / span + 1)
@@ -112,3 +112,26 @@ def harmonic_regression(
     moment = features.mT @ (values - centre).unsqueeze(-1) / count[..., None, None]
     weights = torch.linalg.solve(gram, moment)
     return (harmonic_features(at, periods, span, trend) @ weights).squeeze(-1) + centre
+
+
+def harmonic_level(
+    times: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    at: Tensor,
+    periods: Sequence[tuple[float, int]],
+    span: float,
+    memory: float,
+) -> Tensor:
+    """`harmonic_regression` with a trend, raised or lowered to where the path is now.
+
+    The shift is the mean of the residuals, weighted by `exp(age / -memory)`: a regression over a long window
+    knows season and slope well, the last observations know the level better.
+    """
+    points = torch.cat([times, at], dim=-1)
+    fitted = harmonic_regression(times, values, mask, points, periods, span)
+    latest = torch.where(mask, times, -torch.inf).amax(dim=-1, keepdim=True).nan_to_num(neginf=0.0)
+    weight = torch.exp((times - latest) / memory) * mask
+    residual = values - fitted[..., : times.shape[-1]]
+    shift = (weight * residual).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-12)
+    return fitted[..., times.shape[-1] :] + shift

@@ -34,6 +34,8 @@ class ContinuousTransformer:
         mix_channels: Whether the channels of a query attend to each other.
         feedforward: Name in `ctsattn.nn.FEEDFORWARDS`.
         dropout: Share of features dropped in training.
+        attention_dropout: Share of attention weights dropped in training; the exact operator then keeps all
+            weights in memory.
         drop_path: Share of residual branches dropped in training.
         head: Name in `ctsattn.nn.HEADS`.
         scaler: Name in `ctsattn.data.scalers.SCALERS`.
@@ -54,6 +56,7 @@ class ContinuousTransformer:
     mix_channels: bool = True
     feedforward: str = "swiglu"
     dropout: float = 0.1
+    attention_dropout: float = 0.0
     drop_path: float = 0.0
     head: str = "quantile"
     scaler: str = "standard"
@@ -125,7 +128,7 @@ class ContinuousTransformerNetwork(nn.Module):
             frequencies=frequencies,
             gap=self.tokens.token_gap,
             sink=config.sink,
-            dropout=config.dropout,
+            dropout=config.attention_dropout,
             is_causal=config.is_causal,
         )
 

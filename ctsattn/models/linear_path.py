@@ -17,6 +17,7 @@ Anchor = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 _LOGIT_GAIN = 10.0  # lets a few hundred steps of Adam choose between anchors
 _MAX_NODES = 512  # of the past and of the future in the learned kernel
 _MAX_PERIODS = 3
+_LEVEL_GAPS = 4.0  # median gaps in which the memory of the present level fades
 
 
 def harmonics_of(period: float, gap: float) -> int:
@@ -44,6 +45,9 @@ def task_anchors(spec: TaskSpec) -> dict[str, Anchor]:
             anchors.harmonic_regression, periods=fitted, span=spec.lookback, trend=False
         )
         chosen["harmonic_trend"] = partial(anchors.harmonic_regression, periods=fitted, span=spec.lookback)
+    chosen["harmonic_level" if fitted else "trend_level"] = partial(
+        anchors.harmonic_level, periods=fitted, span=spec.lookback, memory=_LEVEL_GAPS * spec.median_gap
+    )
     return chosen
 
 

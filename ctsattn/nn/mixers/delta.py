@@ -48,7 +48,7 @@ class DeltaRecurrence(Recurrence):
         self.norm = nn.LayerNorm(width // heads)
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Queries, keys, values `[batch, heads, length, head_dim]`, rates in (0, 1) `[batch, heads, length]`."""
+        """Queries, keys and values `[batch, heads, length, head_dim]`, rates `[batch, heads, length]`."""
         mixed = F.silu(self.short(F.pad(self.project(x).mT, (_TAPS - 1, 0)))).mT
         q, k, v = mixed.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return q, k, v, self.rate(x).sigmoid().transpose(1, 2)

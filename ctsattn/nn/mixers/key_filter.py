@@ -26,7 +26,7 @@ def neighbour_keys(k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 class KeyFilter(AttentionMixer):
-    """Softmax attention with a depth-wise filter over neighbouring keys, which starts as the identity [0, 1, 0].
+    """Softmax attention with a depth-wise filter over neighbouring keys that starts as [0, 1, 0].
 
     To first order in the differences of scores, continuous attention on unit gaps is this with the fixed taps
     [1/6, 4/6, 1/6]. The last key that a query sees has no later neighbour: the tap reads the key itself.

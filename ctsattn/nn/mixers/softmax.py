@@ -25,8 +25,6 @@ def softmax_attention(
     v: Tensor,
     visible: Tensor | None,
     sink: Sink | None = None,
-    bias: Tensor | None = None,
-    sink_bias: Tensor | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
     """Softmax attention on the stock kernel; a sink is one more key that every query sees.
@@ -37,32 +35,20 @@ def softmax_attention(
         v: `[batch, kv_heads, keys, value_dim]`.
         visible: Bool, broadcastable to `[batch, heads, queries, keys]`; None: all keys.
         sink: Key and value `[batch, kv_heads, head_dim]`; its gap plays no part.
-        bias: Added to the scores, broadcastable as `visible`.
-        sink_bias: Added to the scores of the sink, where there is a bias `[]`.
         dropout_p: Share of weights dropped.
 
     Returns:
         `[batch, heads, queries, value_dim]`; 0 for a query that sees nothing.
     """
     if sink is not None:
-        k = torch.cat([sink.key.unsqueeze(2), k], dim=2)
-        v = torch.cat([sink.value.unsqueeze(2), v], dim=2)
+        k, v = (torch.cat([x.unsqueeze(2), y], dim=2) for x, y in ((sink.key, k), (sink.value, v)))
         visible = None if visible is None else F.pad(visible, (1, 0), value=True)
-        if bias is not None:
-            edge = (
-                torch.zeros_like(bias[..., :1]) if sink_bias is None else sink_bias.expand_as(bias[..., :1])
-            )
-            bias = torch.cat([edge, bias], dim=-1)
-    sees_any, attn_mask = None, bias
-    if visible is not None:
-        sees_any = visible.any(dim=-1, keepdim=True)
+    sees_any = None if visible is None else visible.any(dim=-1, keepdim=True)
+    if visible is not None and sees_any is not None:
         # a query that sees nothing is let see all, and its output dropped: no NaN in either direction
-        hidden = ~(visible | ~sees_any)
-        attn_mask = torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, -torch.inf)
-        attn_mask = attn_mask if bias is None else attn_mask + bias
-    out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask, dropout_p=dropout_p, enable_gqa=k.shape[1] != q.shape[1]
-    )
+        visible = visible | ~sees_any
+    shared = k.shape[1] != q.shape[1]
+    out = F.scaled_dot_product_attention(q, k, v, visible, dropout_p=dropout_p, enable_gqa=shared)
     return out if sees_any is None else out * sees_any
 
 
@@ -120,4 +106,4 @@ class Softmax(AttentionMixer):
     ) -> Tensor:
         """Sum over tokens; see `AttentionMixer.attend`."""
         visible = visible_keys(q, k, mask, is_causal)
-        return softmax_attention(q, k, v, visible, sink, dropout_p=self.dropout)
+        return softmax_attention(q, k, v, visible, sink, self.dropout)
