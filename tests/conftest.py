@@ -16,6 +16,10 @@ import numpy as np
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    # Without a GPU the kernels are tested in Triton's interpreter. Read when triton is first imported.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU where there is none."""

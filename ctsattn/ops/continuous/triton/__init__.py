@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ctsattn.ops.continuous.triton.launch import KINDS, _interpreted, launch_backward, launch_forward
+from ctsattn.ops.continuous.triton.launch import KINDS, interpreted, launch_backward, launch_forward
 
 _MAX_DIM = 256
 
@@ -13,7 +13,7 @@ _MAX_DIM = 256
 def why_not(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Reason why this backend cannot run on these tensors, and what can; None if it can."""
     del k
-    if not q.is_cuda and not _interpreted():
+    if not q.is_cuda and not interpreted():
         return f'Triton needs tensors on a GPU, but `q` is on {q.device}; `backend="cpu"` runs there'
     if q.dtype == torch.bfloat16 and not q.is_cuda:
         return "Triton's interpreter multiplies bfloat16 matrices wrongly; float16 and float32 run in it"

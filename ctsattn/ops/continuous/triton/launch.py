@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -49,7 +50,7 @@ KINDS = {
 }
 
 
-def _interpreted() -> bool:
+def interpreted() -> bool:
     """Whether Triton runs in its interpreter, on the CPU."""
     return not isinstance(attention_fwd_kernel, triton.JITFunction)
 
@@ -59,43 +60,54 @@ def _width(size: int) -> int:
     return max(16, triton.next_power_of_2(size))
 
 
-def forward_tile(dtype: torch.dtype, width: int, knots: int) -> Tile:
-    """Tile of the forward kernel."""
-    if dtype == torch.float32:
-        return Tile(64, 64, 4, 1)
-    if knots <= 64:
-        return Tile(64, 64, 4, 1)
-    if width <= 64:
-        return Tile(64, 128, 4, 2)
-    return Tile(128, 128, 8, 2) if width <= 128 else Tile(64, 64, 4, 1)
+# Measured on an H200 (capability 9.0) in bfloat16; see experiments/kernels. Keys: kernel and width, rounded up.
+HOPPER = {
+    ("forward", 64): Tile(64, 128, 4, 2),
+    ("forward", 128): Tile(128, 128, 8, 2),
+    ("forward", 256): Tile(64, 64, 4, 1),
+    ("knots", 64): Tile(64, 64, 4, 3),
+    ("knots", 128): Tile(128, 64, 8, 2),
+    ("knots", 256): Tile(32, 64, 8, 1),
+    ("queries", 64): Tile(64, 64, 4, 3),
+    ("queries", 128): Tile(64, 64, 4, 2),
+    ("queries", 256): Tile(32, 64, 4, 1),
+}
+# Small enough for 100 KB of shared memory; also where products are not in half precision. Not measured.
+CAREFUL = {
+    ("forward", 64): Tile(64, 64, 4, 1),
+    ("forward", 128): Tile(32, 64, 4, 1),
+    ("forward", 256): Tile(16, 64, 4, 1),
+    ("knots", 64): Tile(32, 64, 4, 1),
+    ("knots", 128): Tile(16, 64, 4, 1),
+    ("knots", 256): Tile(16, 64, 8, 1),
+    ("queries", 64): Tile(32, 64, 4, 1),
+    ("queries", 128): Tile(16, 64, 4, 1),
+    ("queries", 256): Tile(16, 64, 4, 1),
+}
+# Found by `tune`: (kernel, width, dtype, whether the row fits one tile) -> tile.
+TUNED: dict[tuple[str, int, torch.dtype, bool], Tile] = {}
 
 
-def knots_tile(dtype: torch.dtype, width: int, knots: int) -> Tile:
-    """Tile of the backward kernel that holds knots."""
-    if dtype == torch.float32:
-        return Tile(32, 64, 4, 1)
-    if width <= 64 and knots <= 64:
-        return Tile(64, 64, 4, 1)
-    if width <= 64:
-        return Tile(64, 128, 8, 2)
-    return Tile(64, 128, 8, 1) if width <= 128 else Tile(32, 64, 8, 1)
-
-
-def queries_tile(dtype: torch.dtype, width: int) -> Tile:
-    """Tile of the backward kernel that holds queries."""
-    if dtype == torch.float32:
-        return Tile(32, 64, 4, 1)
-    if width <= 64:
-        return Tile(64, 128, 4, 2)
-    return Tile(64, 64, 4, 2) if width <= 128 else Tile(32, 64, 4, 1)
+def choose_tile(kernel: str, q: Tensor, v: Tensor) -> Tile:
+    """Tile of a kernel for these tensors."""
+    width = max(64, _width(max(q.shape[-1], v.shape[-1])))
+    short = v.shape[-2] <= 121
+    tuned = TUNED.get((kernel, width, q.dtype, short))
+    if tuned is not None:
+        return tuned
+    if q.dtype == torch.float32 or not q.is_cuda or torch.cuda.get_device_capability(q.device)[0] < 9:
+        return CAREFUL[kernel, width]
+    if short and kernel == "knots" and width == 64:
+        return Tile(64, 64 if v.shape[-2] <= 56 else 128, 4 if v.shape[-2] <= 56 else 8, 1)
+    return HOPPER[kernel, width]
 
 
 def _shared_arguments(q: Tensor, k: Tensor, v: Tensor, scale: float, simple: bool) -> dict[str, object]:
     """Compile-time arguments that all kernels have."""
     kind = KINDS[q.dtype]
     wide, wide_v = _width(q.shape[-1]), _width(v.shape[-1])
-    exact = abs(scale) == 2.0 ** round(torch.tensor(abs(scale)).log2().item()) if scale else False
-    tf32 = q.dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32
+    exact = math.frexp(scale)[0] == 0.5  # a power of two: multiplying by it rounds nothing
+    tf32 = q.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest"
     return {
         "D": wide,
         "DV": wide_v,
@@ -105,7 +117,7 @@ def _shared_arguments(q: Tensor, k: Tensor, v: Tensor, scale: float, simple: boo
         "SCALED": exact and q.dtype != torch.float16,
         "TERMS": kind.terms,
         "RADIUS": kind.radius,
-        "FAST": not _interpreted() and torch.version.hip is None,
+        "FAST": not interpreted() and torch.version.hip is None,
         "PRECISION": "tf32" if tf32 else "ieee",
     }
 
@@ -124,7 +136,7 @@ def launch_forward(
     out = torch.empty((batch, heads, queries, value_dim), dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, heads, queries), dtype=torch.float32, device=q.device)
     kind = KINDS[q.dtype]
-    tile = forward_tile(q.dtype, _width(max(head_dim, value_dim)), knots)
+    tile = choose_tile("forward", q, v)
     grid = (triton.cdiv(queries, tile.queries) * batch * heads,)
     attention_fwd_kernel[grid](
         q, k, v, gaps, first, last, out, lse, *_strides(q, k, v), heads, heads // k.shape[1], queries, knots,
@@ -153,8 +165,7 @@ def launch_backward(
     batch, heads, queries, head_dim = q.shape
     kv_heads, knots, value_dim = v.shape[1:]
     shared = _shared_arguments(q, k, v, scale, simple)
-    width = _width(max(head_dim, value_dim))
-    tile = knots_tile(q.dtype, width, knots)
+    tile = choose_tile("knots", q, v)
     blocks, tiles = triton.cdiv(queries, tile.queries), triton.cdiv(knots, tile.columns - 8)
     single = tiles == 1
     delta, lse2 = torch.empty_like(lse), torch.empty_like(lse)
@@ -179,7 +190,7 @@ def launch_backward(
         attention_bwd_edges_kernel[(tiles * batch * kv_heads,)](
             dk, dv, *edges, batch * kv_heads, knots, head_dim, value_dim, BN=tile.columns, D=shared["D"], DV=shared["DV"], num_warps=1
         )
-        tile = queries_tile(q.dtype, width)
+        tile = choose_tile("queries", q, v)
         attention_bwd_queries_kernel[(triton.cdiv(queries, tile.queries) * batch * heads,)](
             q, k, v, gaps, first, last, grad_out, lse2, delta, dq, *_strides(q, k, v, grad_out), heads,
             heads // kv_heads, queries, knots, head_dim, value_dim, scale, BM=tile.queries, BN=tile.columns,

@@ -1,0 +1,325 @@
+"""Time the Triton kernels against stock attention on a GPU, after checking that they are right.
+
+    python -m experiments.kernels.gpu            # measure: results/gpu.csv
+    python -m experiments.kernels.gpu --plot     # draw results/gpu.csv: results/gpu.png
+    python -m experiments.kernels.gpu --table    # rewrite the table in README.md
+
+Backends: `triton` is the backend's core (gaps in), `continuous_attention` the public function (times in, its extra cases
+included), `first_order` the approximation on stock kernels; `flash`, `cudnn` and `efficient` are stock attention.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from ctsattn.ops.continuous import continuous_attention, reference
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "gpu.csv"
+COLUMNS = (
+    *("backend", "pass", "dtype", "batch", "heads", "queries", "keys", "head_dim", "causal", "ms", "tflops", "peak_mib"),
+    *("error", "ratio_to_flash", "ratio_to_cudnn", "ratio_to_sdpa", "timing", "commit", "torch", "triton", "device"),
+)
+STOCK = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+PASSES = ("forward", "backward", "forward+backward")
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Shape(NamedTuple):
+    """Sizes of one comparison; as many queries as keys."""
+
+    batch: int
+    heads: int
+    length: int
+    head_dim: int
+    causal: bool
+
+
+class Inputs(NamedTuple):
+    """Tensors of a shape: `[batch, heads, length, head_dim]`, and real times `[batch, length]`."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    grad: Tensor
+    times: Tensor
+
+
+def shapes() -> Iterator[Shape]:
+    """16k tokens of width 2048 at several lengths, then many short rows."""
+    for head_dim in (64, 128):
+        for causal in (True, False):
+            for length in (128, 512, 2048, 8192, 32768):
+                yield Shape(max(16384 // length, 1), 2048 // head_dim, length, head_dim, causal)
+            yield Shape(4096 // 16, 16, 64, head_dim, causal)
+            yield Shape(1024 // 16, 16, 256, head_dim, causal)
+
+
+def make_inputs(shape: Shape, dtype: torch.dtype = torch.bfloat16) -> Inputs:
+    """Random tensors, and times with exponential gaps."""
+    generator = torch.Generator("cuda").manual_seed(shape.length)
+    size = (shape.batch, shape.heads, shape.length, shape.head_dim)
+    draws = [torch.randn(size, generator=generator, device="cuda", dtype=dtype) for _ in range(4)]
+    gaps = torch.empty(shape.batch, shape.length, device="cuda").exponential_(generator=generator)
+    q, k, v = (x.requires_grad_() for x in draws[:3])
+    return Inputs(q, k, v, draws[3], gaps.cumsum(-1, dtype=torch.float64))
+
+
+def core_arguments(shape: Shape, times: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Gaps, first and last knots, and scale of the canonical problem."""
+    gaps = torch.nn.functional.pad(times.diff(dim=-1), (1, 0))
+    gaps = (gaps / gaps.amax(dim=-1, keepdim=True)).float()
+    place = torch.arange(shape.length, dtype=torch.int32, device=times.device)
+    last = (place if shape.causal else torch.full_like(place, shape.length - 1)).expand(shape.batch, -1)
+    return gaps, torch.zeros_like(last), last.contiguous(), shape.head_dim**-0.5
+
+
+def attends(shape: Shape, times: Tensor) -> dict[str, Attend]:
+    """What is compared."""
+    from ctsattn.ops.continuous import triton
+
+    arguments = core_arguments(shape, times)
+    hints = {"causal": shape.causal, "full": not shape.causal}
+
+    def stock(backend: SDPBackend) -> Attend:
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            with sdpa_kernel([backend]):
+                return scaled_dot_product_attention(q, k, v, is_causal=shape.causal)
+
+        return attend
+
+    return {
+        **{name: stock(backend) for name, backend in STOCK.items()},
+        "triton": lambda q, k, v: triton.core(q, k, v, *arguments, **hints)[0],
+        "continuous_attention": lambda q, k, v: continuous_attention(
+            q, k, v, times, is_causal=shape.causal, backend="triton"
+        ),
+        "first_order": lambda q, k, v: continuous_attention(
+            q, k, v, times, is_causal=shape.causal, backend="first_order"
+        ),
+    }
+
+
+def relative_error(name: str, attend: Attend, shape: Shape, inputs: Inputs) -> float:
+    """Error of the last 128 outputs of the first head against float64: of the operator, or of stock attention."""
+    few = slice(max(shape.length - 128, 0), None)
+    out = attend(*inputs[:3]).detach()[:1, :1, few].double()
+    q, k, v = (x.detach()[:1, :1].double() for x in inputs[:3])
+    gaps, first, last, scale = core_arguments(shape, inputs.times)
+    if name in STOCK:
+        key = torch.arange(shape.length, device=q.device)
+        truth = scaled_dot_product_attention(q[:, :, few], k, v, (key <= last[:1, few, None])[:, None])
+    else:
+        truth, _ = reference.core(q[:, :, few], k, v, gaps[:1].double(), first[:1, few], last[:1, few], scale)
+        truth = torch.where((last[:1, few] > 0)[:, None, :, None], truth, out)
+    return ((out - truth).norm() / truth.norm()).item()
+
+
+def check() -> None:
+    """Compare results and gradients with float64 before anything is timed.
+
+    Raises:
+        RuntimeError: An error exceeds 1.5 times that of flash attention.
+    """
+    for head_dim in (64, 128):
+        for causal in (True, False):
+            shape = Shape(2, 4, 777, head_dim, causal)
+            inputs = make_inputs(shape)
+            found = {}
+            for name in ("triton", "flash"):
+                out = attends(shape, inputs.times)[name](*inputs[:3])
+                grads = torch.autograd.grad(out, inputs[:3], inputs.grad)
+                wide = [x.detach().double().requires_grad_() for x in inputs[:3]]
+                if name == "flash":
+                    with sdpa_kernel([SDPBackend.MATH]):
+                        truth = scaled_dot_product_attention(*wide, is_causal=causal)
+                else:
+                    gaps, *rest = core_arguments(shape, inputs.times)
+                    truth, _ = reference.core(*wide, gaps.double(), *rest)
+                exact = torch.autograd.grad(truth, wide, inputs.grad.double())
+                pairs = zip((out, *grads), (truth, *exact), strict=True)
+                found[name] = [((x.double() - y).norm() / y.norm()).item() for x, y in pairs]
+            for part, ours, theirs in zip(("out", "dq", "dk", "dv"), found["triton"], found["flash"], strict=True):
+                if not ours <= 1.5 * theirs:
+                    raise RuntimeError(f"{part} of {shape} is wrong by {ours:.2e}, flash attention by {theirs:.2e}")
+
+
+def measure(call: Callable[[], object], short: bool) -> tuple[float, str]:
+    """Median milliseconds of a call, and how they were taken; short calls as replays of a graph."""
+    from triton.testing import do_bench, do_bench_cudagraph
+
+    if not short:
+        return do_bench(call, warmup=15, rep=60, return_mode="median"), "events"
+    with torch.cuda.stream(torch.cuda.Stream()):
+        return do_bench_cudagraph(call, rep=20, return_mode="median"), "graph"
+
+
+def peak_mib(attend: Attend, inputs: Inputs) -> float:
+    """Peak memory of one pass forward and backward, inputs included."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    torch.autograd.grad(attend(*inputs[:3]), inputs[:3], inputs.grad)
+    return torch.cuda.max_memory_allocated() / 2**20
+
+
+def measure_shape(shape: Shape) -> list[dict[str, object]]:
+    """One row for each backend and pass."""
+    inputs = make_inputs(shape)
+    short = shape.length <= 512
+    flops = 4 * shape.batch * shape.heads * shape.length**2 * shape.head_dim * (0.5 if shape.causal else 1.0)
+    rows = []
+    for name, attend in attends(shape, inputs.times).items():
+        try:
+            error, peak = relative_error(name, attend, shape, inputs), peak_mib(attend, inputs)
+            for step, factor in zip(PASSES, (1.0, 2.5, 3.5), strict=True):
+                ms, timing = measure(call_of(step, attend, inputs), short)
+                rows.append(
+                    dict(backend=name, dtype="bfloat16", batch=shape.batch, heads=shape.heads, queries=shape.length,
+                         keys=shape.length, head_dim=shape.head_dim, causal=shape.causal, ms=ms, timing=timing,
+                         tflops=factor * flops / ms / 1e9, peak_mib=peak, error=error) | {"pass": step}
+                )  # fmt: skip
+        except RuntimeError as reason:  # a stock backend that lacks the case, or too little memory
+            text = str(reason).splitlines()
+            print(f"{name} does not run {shape}: {text[0] if text else reason!r}", flush=True)  # noqa: T201
+    return with_ratios(rows)
+
+
+def call_of(step: str, attend: Attend, inputs: Inputs) -> Callable[[], object]:
+    """The call that is timed for a pass."""
+    q, k, v, grad, _ = inputs
+    if step == "forward":
+        fixed = [x.detach() for x in (q, k, v)]
+        return lambda: attend(*fixed)
+    if step == "backward":
+        out = attend(q, k, v)
+        return lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)
+    return lambda: torch.autograd.grad(attend(q, k, v), (q, k, v), grad)
+
+
+def with_ratios(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Add how many times faster than stock attention each row is."""
+    times = {(row["backend"], row["pass"]): row["ms"] for row in rows}
+    for row in rows:
+        stock = {name: times.get((name, row["pass"])) for name in STOCK}
+        fastest = min((ms for ms in stock.values() if ms is not None), default=None)
+        for column, ms in (("flash", stock["flash"]), ("cudnn", stock["cudnn"]), ("sdpa", fastest)):
+            row[f"ratio_to_{column}"] = "" if ms is None else ms / row["ms"]
+    return rows
+
+
+def measure_all(path: Path) -> None:
+    """Check, then measure every shape; rows are written as they come."""
+    import triton
+
+    check()
+    about = {"commit": os.environ.get("CTSATTN_COMMIT", ""), "torch": torch.__version__, "triton": triton.__version__}
+    about["device"] = torch.cuda.get_device_name()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for shape in shapes():
+            for row in measure_shape(shape):
+                rounded = {key: f"{x:.4g}" if isinstance(x, float) else x for key, x in row.items()}
+                writer.writerow(rounded | about)
+            file.flush()
+            torch.cuda.empty_cache()
+
+
+def measure_longest(length: int = 262144) -> str:
+    """One pass forward and backward over a very long row."""
+    shape = Shape(1, 2, length, 64, True)
+    inputs = make_inputs(shape)
+    lines = []
+    for name in ("triton", "flash"):
+        attend = attends(shape, inputs.times)[name]
+        peak = peak_mib(attend, inputs)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        torch.autograd.grad(attend(*inputs[:3]), inputs[:3], inputs.grad)
+        end.record()
+        torch.cuda.synchronize()
+        lines.append(f"{length} {name}: {start.elapsed_time(end):.1f} ms, peak {peak:.0f} MiB")
+    return "\n".join(lines)
+
+
+def draw(source: Path, target: Path) -> None:
+    """Speed against flash attention by length, for each width."""
+    import matplotlib.pyplot as plt
+    import pandas as pd
+
+    rows = pd.read_csv(source)
+    rows = rows[(rows.backend == "triton") & (rows.batch * rows.queries >= 16384) & (rows.heads * rows.head_dim == 2048)]
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
+    colours = {"forward": "tab:blue", "backward": "tab:orange", "forward+backward": "tab:green"}
+    for axis, (width, group) in zip(axes, rows.groupby("head_dim"), strict=True):
+        for (step, causal), line in group.groupby(["pass", "causal"]):
+            label = f"{step}, {'causal' if causal else 'full'}"
+            style = {"color": colours[step], "linestyle": "-" if causal else "--", "marker": "o", "markersize": 3}
+            axis.plot(line["keys"], line.ratio_to_flash, label=label, **style)
+        axis.axhline(1.0, color="0.5", linewidth=0.8)
+        axis.set(xscale="log", xlabel="length", title=f"head width {width}", ylim=(0, None))
+        axis.set_xticks(sorted(group["keys"].unique()), [str(x) for x in sorted(group["keys"].unique())])
+        axis.minorticks_off()
+    axes[0].set_ylabel("speed / flash attention's")
+    axes[1].legend(fontsize=7, frameon=False)
+    figure.savefig(target, dpi=150)
+
+
+def table(source: Path) -> str:
+    """Markdown: milliseconds and ratios at 16k tokens and for short rows."""
+    import pandas as pd
+
+    rows = pd.read_csv(source)
+    rows = rows[rows.backend == "triton"]
+    lines = [
+        "| width | mask | rows × heads × length | pass | ms | TFLOP/s | of flash | of cuDNN | error |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows.sort_values(["head_dim", "causal", "keys", "batch"], ascending=[True, False, True, True]).itertuples():
+        mask, step = "causal" if row.causal else "full", row[rows.columns.get_loc("pass") + 1]
+        size = f"{row.batch} × {row.heads} × {row.keys}"
+        lines.append(
+            f"| {row.head_dim} | {mask} | {size} | {step} | {row.ms:.3g} | {row.tflops:.0f} | {row.ratio_to_flash:.2f} | "
+            f"{row.ratio_to_cudnn:.2f} | {row.error:.1e} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, draw or tabulate."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plot", action="store_true", help="draw the committed rows")
+    parser.add_argument("--table", action="store_true", help="rewrite the table in README.md")
+    parser.add_argument("--longest", action="store_true", help="one row of 262144 knots")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the rows go")
+    options = parser.parse_args()
+    if options.plot:
+        draw(options.out, options.out.with_suffix(".png"))
+    elif options.table:
+        readme = HERE / "README.md"
+        begin, end = "<!-- gpu table -->\n", "<!-- end of gpu table -->"
+        before, rest = readme.read_text().split(begin)
+        readme.write_text(before + begin + table(options.out) + "\n" + end + rest.split(end)[1])
+    elif options.longest:
+        print(measure_longest())  # noqa: T201
+    else:
+        measure_all(options.out)
+
+
+if __name__ == "__main__":
+    main()

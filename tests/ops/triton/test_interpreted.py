@@ -1,0 +1,143 @@
+"""The Triton kernels in Triton's interpreter, on the CPU: the same arithmetic, without a GPU."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+import torch
+
+from ctsattn.ops.continuous import Sink, continuous_attention, reference
+from tests.ops.triton.conftest import errors, problem, rounded, solve
+
+pytest.importorskip("triton")
+# The interpreter computes with NumPy, which warns where a masked lane overflows.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Iterator[ModuleType]:
+    """The package, with small tiles."""
+    module = importlib.import_module("ctsattn.ops.continuous.triton")
+    if not module.launch.interpreted():
+        pytest.skip("Triton compiles here: test_gpu.py tests the kernels")
+    with pytest.MonkeyPatch.context() as patch:
+        small = module.launch.Tile(16, 64, 4, 1)
+        patch.setattr(module.launch, "CAREFUL", dict.fromkeys(module.launch.CAREFUL, small))
+        yield module
+
+
+CASES = {
+    "causal": problem("causal"),
+    "full, one tile, wide values": problem("full", queries=9, knots=33, head_dim=24, value_dim=40, kv_heads=2),
+    "full, knots end with a tile": problem("full", queries=5, knots=113, heads=1),
+    "padded, shared heads": problem("padded", batch=2, heads=2, queries=17),
+    "packed": problem("packed", queries=70, heads=1),
+    "any limits": problem("any", queries=33),
+    "any limits, ties": problem("any", queries=33, ties=True, batch=2, heads=1),
+    "one knot": problem("full", queries=3, knots=1),
+    "loud": problem("full", queries=16, knots=150, loudness=60.0, heads=1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_float32_is_as_good_as_the_definition_in_float32(kernels, truth, name):
+    exact = truth(CASES[name])
+    found = errors(solve(kernels.core, CASES[name], torch.float32), exact)
+    plain = errors(solve(reference.core, CASES[name], torch.float32), exact)
+    for part, error in found.items():
+        assert error <= 2 * plain[part] + 2e-6, part
+
+
+@pytest.mark.parametrize("name", ["causal", "any limits, ties"])
+def test_float16_errs_by_its_rounding(kernels, truth, name):
+    case = rounded(CASES[name], torch.float16)
+    for part, error in errors(solve(kernels.core, case, torch.float16), truth(case)).items():
+        assert error <= 1.5e-3, part
+
+
+@pytest.mark.parametrize(
+    "case", [CASES["causal"], problem("causal", smooth=True), CASES["any limits, ties"]], ids=["rough", "smooth", "ties"]
+)
+def test_the_short_formulas_of_bfloat16_err_by_less_than_its_rounding(kernels, truth, case, monkeypatch):
+    monkeypatch.setitem(kernels.launch.KINDS, torch.float32, kernels.launch.KINDS[torch.bfloat16])
+    for part, error in errors(solve(kernels.core, case, torch.float32), truth(case)).items():
+        assert error <= 1e-3, part  # bfloat16 rounds by 2e-3
+
+
+def test_a_tile_of_128_columns_gives_the_same(kernels, monkeypatch):
+    case = problem("causal", queries=32, knots=150, heads=1, head_dim=8, value_dim=8)
+    wide = kernels.launch.Tile(16, 128, 4, 1)
+    narrow = solve(kernels.core, case, torch.float32)
+    monkeypatch.setattr(kernels.launch, "CAREFUL", dict.fromkeys(kernels.launch.CAREFUL, wide))
+    for part, error in errors(solve(kernels.core, case, torch.float32), narrow).items():
+        assert error <= 2e-6, part
+
+
+def test_a_block_whose_scores_rise_too_far_starts_again(kernels, truth, monkeypatch):
+    """Scores far from the diagonal exceed those on it by more than e^41, so the fast sum overflows its limit."""
+    case = problem("causal", queries=150, knots=150, heads=1, head_dim=16, value_dim=16)
+    case.q.fill_(1.0)
+    case.k[:] = torch.linspace(60.0, 0.0, 150)[:, None]
+    monkeypatch.setitem(kernels.launch.KINDS, torch.float32, kernels.launch.KINDS[torch.bfloat16])
+    for part, error in errors(solve(kernels.core, case, torch.float32), truth(case)).items():
+        assert error <= 1e-3, part
+
+
+def test_nothing_outside_the_tensors_is_read_or_left_unwritten(kernels, truth, monkeypatch):
+    case = problem("causal", queries=40, knots=70, head_dim=24, value_dim=24)
+    empty = torch.empty
+    poison = lambda *a, **kw: empty(*a, **kw).fill_(float("nan") if kw["dtype"].is_floating_point else -7)  # noqa: E731
+    monkeypatch.setattr(kernels.launch.torch, "empty", poison)
+    around = [torch.full((x.shape[0], x.shape[1], x.shape[2] + 9, x.shape[3] + 8), float("nan")) for x in case[:3]]
+    for room, x in zip(around, case[:3], strict=True):
+        room[:, :, : x.shape[2], : x.shape[3]] = x
+    views = [room[:, :, : x.shape[2], : x.shape[3]] for room, x in zip(around, case[:3], strict=True)]
+    inside = solve(kernels.core, case._replace(q=views[0], k=views[1], v=views[2]), torch.float32)
+    for part, error in errors(inside, truth(case)).items():
+        assert error <= 2e-6, part
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"is_causal": True, "sink": Sink(gap=0.5)},
+        {"is_causal": True, "query_times": torch.linspace(0.5, 9.0, 7), "tail": "hold"},
+        {"query_times": torch.linspace(0.5, 9.0, 7), "tail": "cut"},
+        {"interval": "symmetric", "is_causal": True},
+        {"cu_seqlens": torch.tensor([0, 4, 11]), "is_causal": True},
+        {"key_mask": torch.tensor([1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0], dtype=torch.bool)},
+    ],
+    ids=["sink", "hold", "cut", "symmetric", "packed", "masked"],
+)
+def test_every_case_of_the_public_function_runs_on_it(kernels, options):
+    queries = 7 if "query_times" in options else 11
+    case = problem("causal", queries=queries, knots=11, kv_heads=2)
+    times = case.gaps.cumsum(-1) * 2
+    ours = continuous_attention(case.q, case.k, case.v, times, backend="triton", **options)
+    plain = continuous_attention(case.q, case.k, case.v, times, backend="reference", **options)
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-5)
+
+
+def test_its_registration_passes_opcheck(kernels):
+    case = problem("causal", queries=4, knots=9, heads=1)
+    q, k, v, gaps = (x.clone().requires_grad_() for x in case[:4])
+    arguments = (q, k, v, gaps, case.first, case.last, 0.25, True)
+    torch.library.opcheck(
+        torch.ops.ctsattn.continuous_attention.default,
+        arguments,
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )
+
+
+def test_it_says_what_it_cannot_run_and_what_can(kernels, monkeypatch):
+    x = torch.zeros(1, 1, 2, 16)
+    assert kernels.why_not(x, x, x) is None
+    assert 'backend="reference"` takes every dtype' in kernels.why_not(*[x.double()] * 3)
+    wide = torch.zeros(1, 1, 2, 300)
+    assert "at most 256 wide, but here they are 300 (keys) and 300" in kernels.why_not(wide, wide, wide)
+    assert "bfloat16" in kernels.why_not(*[x.bfloat16()] * 3)
+    monkeypatch.setattr(kernels, "interpreted", lambda: False)
+    assert 'on a GPU, but `q` is on cpu; `backend="cpu"` runs there' in kernels.why_not(x, x, x)
