@@ -36,7 +36,7 @@ def test_a_million_rows_cost_at_most_five_times_one_sort(rng):
     assert ours <= 5 * seconds(lambda: frame.sort_values(["unique_id", "ds"]), repeats=2)
 
 
-def test_ten_thousand_short_series_are_collated_as_fast_as_a_few_thousand_observations_are_copied(rng):
+def test_ten_thousand_short_series_are_collated_in_half_the_time_of_a_loop_over_them(rng):
     count, length = 10_000, 50
     frame = pd.DataFrame(
         {
