@@ -1,22 +1,19 @@
-"""Attention over real time: which past moments a query looked at, as a density."""
+"""Attention over real time as numbers: which past moments a query looked at, as a density."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ctsattn.ops import Sink
 from ctsattn.phi import phi1
-from ctsattn.plotting.style import CYCLE, GREY, INK, legend_below, panels
 
 
 @dataclass(frozen=True)
@@ -173,64 +170,3 @@ def _recorder(attend: Any, readings: list[Reading]) -> Any:
         return attend(q, k, v, times, mask, sink, is_causal)
 
     return recorded
-
-
-def draw_density(
-    ax: Axes,
-    moments: NDArray[np.float64],
-    density: AttentionDensity,
-    names: Sequence[str],
-    heads: bool = False,
-) -> None:
-    """Fill the density of each query under its curve, the mean over heads; one colour a query.
-
-    Args:
-        ax: Where to draw.
-        moments: `[points]` positions of `density.times` on the axis.
-        density: Of `[heads, queries, points]`.
-        names: One label a query.
-        heads: Draw each head as a thin line too.
-    """
-    mean, lost = density.values.mean(axis=0), density.on_sink.mean(axis=0)
-    for place, name in enumerate(names):
-        colour = CYCLE[place % len(CYCLE)]
-        label = f"{name} ({lost[place]:.0%} on the sink)" if lost[place] > 0.005 else name
-        ax.fill_between(moments, 0, mean[place], color=colour, alpha=0.2, linewidth=0)
-        ax.plot(moments, mean[place], color=colour, linewidth=1.3, label=label)
-        if heads:
-            ax.plot(moments, density.values[:, place].T, color=colour, linewidth=0.5, alpha=0.5)
-    ax.set_ylim(bottom=0)
-    ax.set_ylabel("attention per unit of time", fontsize=9)
-
-
-def plot_attention_density(
-    density: AttentionDensity,
-    *,
-    names: Sequence[str] | None = None,
-    signal: tuple[Sequence[float], Sequence[float]] | None = None,
-    heads: bool = False,
-    figsize: tuple[float, float] | None = None,
-) -> Figure:
-    """Draw a density over its own clock, under the signal that was attended to.
-
-    Args:
-        density: From `attention_density`, of `[heads, queries, points]`.
-        names: One label a query; None numbers them.
-        signal: Times and values of the observations, drawn above; None draws the density alone.
-        heads: Draw each head as a thin line too.
-        figsize: Width and height in inches.
-
-    Returns:
-        The figure; it opens no window.
-    """
-    names = names or [f"query {place}" for place in range(density.values.shape[1])]
-    figure, axes = panels(2 if signal is not None else 1, figsize=figsize)
-    if signal is not None:
-        axes[0].plot(*signal, color=INK, linewidth=0.9, marker="o", markersize=2.6, label="observed")
-        axes[0].sharex(axes[-1])
-        axes[0].tick_params(labelbottom=False)
-    draw_density(axes[-1], density.times, density, names, heads)
-    axes[-1].set_xlabel("time", fontsize=9, color=INK)
-    axes[-1].spines["left"].set_color(GREY)
-    legend_below(figure, axes, columns=3)
-    return figure

@@ -103,10 +103,11 @@ class TimeAxis:
         times = parse_text(times)
         self.zone = getattr(times.dt, "tz", None) if pd.api.types.is_datetime64_any_dtype(times) else None
         self.is_date = pd.api.types.is_datetime64_any_dtype(times)
-        self.unit, self._seconds = "", 1.0
+        # Seconds, or units of a numeric clock, in one unit of the axis; matplotlib counts dates in days.
+        self.unit, self.unit_seconds = "", 86400.0 if self.is_date else 1.0
         if pd.api.types.is_timedelta64_dtype(times):
             span = abs(times.max() - times.min()) / pd.Timedelta(seconds=1) if len(times) else 1.0
-            self.unit, self._seconds = next(
+            self.unit, self.unit_seconds = next(
                 ((name, size) for name, size in _SECONDS if span >= 3 * size), _SECONDS[-1]
             )
 
@@ -118,7 +119,7 @@ class TimeAxis:
                 series = series.dt.tz_convert("UTC").dt.tz_localize(None)
             return np.asarray(mdates.date2num(series.to_numpy("datetime64[us]")), dtype=np.float64)
         if pd.api.types.is_timedelta64_dtype(series):
-            return (series / pd.Timedelta(seconds=self._seconds)).to_numpy(np.float64)
+            return (series / pd.Timedelta(seconds=self.unit_seconds)).to_numpy(np.float64)
         return series.to_numpy(np.float64)
 
     def label(self, ax: Axes, name: str) -> None:

@@ -1,12 +1,17 @@
 """The density of attention is the operator's own weight, spread over real time."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from matplotlib.dates import date2num
 
+from ctsattn import Forecaster
+from ctsattn.forecasting import Training
+from ctsattn.models import SeasonalNaive
 from ctsattn.nn import MIXERS, MixerConfig
 from ctsattn.ops import Sink, continuous_attention
-from ctsattn.plotting import attention_density, plot_attention_density, watch_attention
+from ctsattn.plotting import attention_density, plot_attention, plot_attention_density, watch_attention
 
 # Points in a piece at which the trapezoid rule of these tests is as good as exact.
 FINE = 2001
@@ -95,3 +100,43 @@ def test_picture_shows_one_curve_for_each_query_and_names_the_share_of_the_sink(
     figure = plot_attention_density(density, names=["a", "b", "c"], signal=(times.tolist(), times.tolist()))
     labels = [line.get_label() for line in figure.axes[1].get_lines()]
     assert [label[0] for label in labels] == ["a", "b", "c"] and "on the sink" in labels[0]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    times = np.cumsum(np.random.default_rng(0).exponential(size=80))
+    df = pd.DataFrame({"ds": times, "y": np.sin(times)})
+    return Forecaster(horizon=5.0, training=Training(max_steps=2), verbose=False).fit(df), df
+
+
+def test_a_forecast_shows_where_it_looked_on_the_clock_of_the_data(fitted):
+    forecaster, df = fitted
+    end = df["ds"].iloc[-1]
+    top, bottom = plot_attention(forecaster, df, [end + 1, end + 3]).axes
+    curves = [line for line in bottom.get_lines() if line.get_label().startswith("for ")]
+    assert len(curves) == 2
+    for curve in curves:
+        assert curve.get_xdata()[-1] == pytest.approx(end, rel=1e-5)
+        assert curve.get_xdata()[0] >= df["ds"].iloc[0] - 1e-4
+    forecasts = [line.get_xdata()[0] for line in top.get_lines() if len(line.get_xdata()) == 1]
+    np.testing.assert_allclose(forecasts, [end + 1, end + 3])
+
+
+def test_dates_are_placed_in_days(fitted):
+    _, df = fitted
+    days = df.assign(ds=pd.Timestamp("2024-01-01") + pd.to_timedelta(df["ds"], "h"))
+    forecaster = Forecaster(horizon="5h", training=Training(max_steps=2), verbose=False).fit(days)
+    end = days["ds"].iloc[-1]
+    _, bottom = plot_attention(forecaster, days, [end + pd.Timedelta("2h")]).axes
+    assert bottom.get_lines()[0].get_xdata()[-1] == pytest.approx(date2num(end), abs=1e-4)
+
+
+def test_what_has_no_density_is_refused(fitted):
+    forecaster, df = fitted
+    with pytest.raises(ValueError, match="after the end of the history"):
+        plot_attention(forecaster, df, [df["ds"].iloc[5]])
+    with pytest.raises(ValueError, match="No series 'x'"):
+        plot_attention(forecaster, df, [1e3], series="x")
+    other = Forecaster(model=SeasonalNaive(), verbose=False).fit(df)
+    with pytest.raises(ValueError, match="mixer='continuous'"):
+        plot_attention(other, df, [1e3])
