@@ -140,6 +140,11 @@ class LinearPath(nn.Module):
             at: `[batch, queries]`.
             gate: Logits of the anchors to add, `[batch, targets, queries, anchors]`, or None.
         """
+        # regressions and the choice between them need all digits, whatever precision surrounds them
+        with torch.autocast(values.device.type, enabled=False):
+            return self._mix(times, values.float(), mask, at, None if gate is None else gate.float())
+
+    def _mix(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor, gate: Tensor | None) -> Tensor:
         asked = at.unsqueeze(1).expand(-1, values.shape[1], -1)
         candidates = torch.stack(
             [anchor(times, values, mask, asked) for anchor in self.anchors.values()], dim=-1
