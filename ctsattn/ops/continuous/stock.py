@@ -58,7 +58,7 @@ def weighted_attention(
     k, v = pad(k, (0, width - head_dim - columns)), pad(v, (0, width - value_dim))
     k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
     bias = None if mask is None else torch.where(mask, 0.0, hidden).to(q.dtype)
-    out, lse = _StockAttention.apply(q, k, v, bias, scale, is_causal)[:2]
+    out, lse = _stock_attention(q, k, v, bias, scale, is_causal)
     lse = lse[..., : q.shape[2]]
     some = lse > hidden * scale / 2
     out = torch.where(some[..., None], out[..., :value_dim], 0.0)
@@ -75,45 +75,78 @@ def _columns(weight: Tensor, dtype: torch.dtype, count: int) -> list[Tensor]:
     return columns
 
 
-class _StockAttention(torch.autograd.Function):
-    """A stock kernel with both of its results, and their gradients; the last column of `v` must be 0."""
-
-    @staticmethod
-    def forward(
-        q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, is_causal: bool
-    ) -> tuple[Tensor, ...]:
-        """Mean value, logarithm of the sum of weights, and what else the kernel wants back."""
-        if q.device.type == "cpu":
-            return aten._scaled_dot_product_flash_attention_for_cpu(
-                q, k, v, 0.0, is_causal, attn_mask=mask, scale=scale
-            )
-        out, lse, *state = aten._scaled_dot_product_efficient_attention(
-            q, k, v, mask, True, 0.0, is_causal, scale=scale
+@torch.library.custom_op("ctsattn::stock_attention", mutates_args=())
+def _stock_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, is_causal: bool
+) -> tuple[Tensor, Tensor]:
+    """Mean value and logarithm of the sum of weights by a stock kernel; the last column of `v` must be 0."""
+    if q.is_cuda:
+        out, lse, *_ = aten._scaled_dot_product_efficient_attention(
+            q, k, v, bias, True, 0.0, is_causal, scale=scale
         )
-        return out, lse, *state
+    else:
+        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, is_causal, attn_mask=bias, scale=scale
+        )
+    return out.contiguous(), lse.contiguous()
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep what the kernel's backward pass reads."""
-        q, k, v, mask, ctx.scale, ctx.is_causal = inputs
-        ctx.mark_non_differentiable(*output[2:])
-        ctx.save_for_backward(q, k, v, mask, *output)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of `q`, `k` and `v` from the kernel's own backward pass."""
-        grad_out, grad_lse = grads[:2]
-        q, k, v, mask, out, lse, *state = ctx.saved_tensors
-        last = torch.arange(v.shape[-1], device=v.device) == v.shape[-1] - 1
-        grad_out = torch.where(last, 1.0, grad_out)
-        out = torch.where(last, -grad_lse[..., : out.shape[2], None].to(out.dtype), out)
-        if q.device.type == "cpu":
-            found = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                grad_out, q, k, v, out, lse, 0.0, ctx.is_causal, attn_mask=mask, scale=ctx.scale
-            )
-        else:
-            found = aten._scaled_dot_product_efficient_attention_backward(
-                grad_out, q, k, v, mask, out, lse, *state, 0.0, [True, True, True, False], ctx.is_causal,
-                scale=ctx.scale,
-            )  # fmt: skip
-        return *found[:3], None, None, None
+@_stock_attention.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, is_causal: bool
+) -> tuple[Tensor, Tensor]:
+    batch, heads, queries, _ = q.shape
+    rows = (queries + 31) // 32 * 32 if q.is_cuda else queries  # that kernel pads its logarithms
+    wide = torch.promote_types(q.dtype, torch.float32)
+    return q.new_empty(batch, heads, queries, v.shape[-1]), q.new_empty(batch, heads, rows, dtype=wide)
+
+
+@torch.library.custom_op("ctsattn::stock_attention_backward", mutates_args=())
+def _stock_attention_backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    scale: float,
+    is_causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of `q`, `k` and `v`, from the kernel's own backward pass."""
+    if q.is_cuda:
+        seed = torch.zeros((), dtype=torch.int64, device=q.device)  # read for dropout only
+        wanted = [True, True, True, False]
+        grads = aten._scaled_dot_product_efficient_attention_backward(
+            grad_out, q, k, v, bias, out, lse, seed, seed, 0.0, wanted, is_causal, scale=scale
+        )
+    else:
+        grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad_out, q, k, v, out, lse, 0.0, is_causal, attn_mask=bias, scale=scale
+        )
+    grad_q, grad_k, grad_v = (grad.contiguous() for grad in grads[:3])
+    return grad_q, grad_k, grad_v
+
+
+@_stock_attention_backward.register_fake
+def _(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    """Keep what the backward pass reads."""
+    q, k, v, bias, ctx.scale, ctx.is_causal = inputs
+    ctx.save_for_backward(q, k, v, bias, *output)
+
+
+def _backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
+    """Turn `D = dO·O` into `D` less the gradient of the logarithm, by the last column: see the file's top."""
+    q, k, v, bias, out, lse = ctx.saved_tensors
+    last = torch.arange(v.shape[-1], device=v.device) == v.shape[-1] - 1
+    grad_out = torch.where(last, 1.0, grad_out)
+    out = torch.where(last, -grad_lse[..., : out.shape[2], None].to(out.dtype), out)
+    grads = _stock_attention_backward(grad_out, q, k, v, bias, out, lse, ctx.scale, ctx.is_causal)
+    return *grads, None, None, None
+
+
+_stock_attention.register_autograd(_backward, setup_context=_setup)

@@ -1,0 +1,274 @@
+"""The first-order form and the trapezoid rule: each against its formula, and their own exact properties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ctsattn import continuous_attention
+from ctsattn.ops import Sink, trapezoid_attention
+from ctsattn.ops.continuous.first_order import smoothed_attention
+from tests.ops.exact import CLOCKS, EMPTY_SHAPES, SHAPES, Inputs, Shape, inputs
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+SMALL = Shape(2, 4, 2, 13, 13, 16, 8)
+OPERATORS = {
+    "first_order": partial(continuous_attention, enable_gqa=True, backend="first_order"),
+    "trapezoid": partial(trapezoid_attention, enable_gqa=True),
+}
+SHARES = {"first_order": 1 / 3, "trapezoid": 0.0}
+
+Attention = Callable[..., Tensor]
+
+
+@pytest.fixture(params=OPERATORS)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def attention(name: str) -> Attention:
+    return OPERATORS[name]
+
+
+def by_formula(
+    q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor, scale: float, share: float
+) -> tuple[Tensor, Tensor]:
+    """The weights as the design page of the operator writes them, one query after the other."""
+    rows, logs = [], []
+    groups = q.shape[1] // k.shape[1]
+    for b, h, i in np.ndindex(*q.shape[:3]):
+        begin, end = int(first[b, i]), int(last[b, i])
+        a = scale * k[b, h // groups, begin : end + 1] @ q[b, h, i]
+        dt = gaps[b, begin + 1 : end + 1]
+        none = dt.new_zeros(min(len(a), 1))
+        before, after = torch.cat([none, dt]), torch.cat([dt, none])
+        width = before + after
+        lean = before * (torch.cat([a[:1], a[:-1]]) - a) + after * (torch.cat([a[1:], a[-1:]]) - a)
+        some = width > 0
+        terms = (a + share * lean / width.where(some, 1.0) + (width.where(some, 1.0) / 2).log())[some]
+        logs.append(terms.logsumexp(dim=0))
+        rows.append(terms.softmax(dim=0) @ v[b, h // groups, begin : end + 1][some])
+    return torch.stack(rows).reshape(*q.shape[:3], -1), torch.stack(logs).reshape(q.shape[:3])
+
+
+CASES = {
+    "causal": (7, 7, 0),
+    "causal after a sink": (7, 8, 1),
+    "one query and its knot": (1, 1, 0),
+    "one query after a sink": (1, 2, 1),
+    "full": (5, 9, 0),
+    "any": (5, 9, 0),
+}
+
+
+def problem(case: str, dtype: torch.dtype) -> tuple[list[Tensor], Tensor, Tensor, dict[str, object]]:
+    """Arguments of a core, some gaps 0, and what hints it gets."""
+    queries, knots, offset = CASES[case]
+    given = inputs(Shape(2, 4, 2, queries, knots, 8, 6), dtype=dtype)
+    generator = torch.Generator().manual_seed(1)
+    gaps = torch.rand(2, knots, generator=generator) * (torch.rand(2, knots, generator=generator) > 0.3)
+    gaps = gaps.to(torch.promote_types(dtype, torch.float32))
+    causal, full = case.startswith(("causal", "one")), case == "full"
+    first = torch.zeros(2, queries, dtype=torch.int32)
+    last = torch.full((2, queries), knots - 1).int()
+    if causal:
+        last = (torch.arange(queries) + offset).expand(2, -1).int()
+    elif not full:
+        first = torch.randint(0, 4, (2, queries), generator=generator).int()
+        last = torch.randint(-1, knots, (2, queries), generator=generator).int()
+    return [*given[:3], gaps], first, last, {"causal": causal, "full": full, "offset": offset}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_logarithms_and_gradients_of_both_are_those_of_the_formula(
+    name: str, case: str, dtype: torch.dtype
+) -> None:
+    tensors, first, last, hints = problem(case, dtype)
+    narrow = [x.requires_grad_() for x in tensors]
+    wide = [x.detach().double().requires_grad_() for x in tensors]
+    out, lse = smoothed_attention(*narrow, first, last, 0.4, **hints, share=SHARES[name])
+    expected, expected_lse = by_formula(*wide, first, last, 0.4, SHARES[name])
+    some = expected_lse.isfinite()
+    assert torch.equal(lse.isfinite(), some)
+    rounding = 16 * torch.finfo(dtype).eps
+    torch.testing.assert_close(out.double(), expected, rtol=rounding, atol=rounding)
+    torch.testing.assert_close(lse.double(), expected_lse, rtol=rounding, atol=rounding)
+    upstream = torch.randn_like(expected), torch.randn_like(expected_lse)
+    ((out.double() * upstream[0]).sum() + (lse.double().where(some, 0.0) * upstream[1]).sum()).backward()
+    ((expected * upstream[0]).sum() + (expected_lse.where(some, 0.0) * upstream[1]).sum()).backward()
+    for x, y in zip(narrow, wide, strict=True):
+        assert x.grad is not None and y.grad is not None
+        torch.testing.assert_close(x.grad.double(), y.grad, rtol=rounding, atol=rounding)
+
+
+def published_rule(q: Tensor, k: Tensor, v: Tensor, times: Tensor) -> Tensor:
+    """Continuum Attention's discretisation: the trapezoid rule on e^a and on e^a v, over the coordinates."""
+    logits = q @ k.mT / q.shape[-1] ** 0.5
+    exponentials = (logits - logits.amax(dim=-1, keepdim=True)).exp()
+    widths = times.diff(dim=-1)[:, None, None]
+    mass = (widths * (exponentials[..., 1:] + exponentials[..., :-1]) / 2).sum(dim=-1, keepdim=True)
+    p = (exponentials / mass)[..., None] * v[:, :, None]
+    return (widths[..., None] * (p[..., 1:, :] + p[..., :-1, :]) / 2).sum(dim=-2)
+
+
+@pytest.mark.parametrize("clock_name", CLOCKS)
+@pytest.mark.parametrize("size", [1.0, 10.0])
+def test_trapezoid_attention_is_continuum_attentions_published_rule(clock_name: str, size: float) -> None:
+    q, k, v, times = inputs(SMALL._replace(kv_heads=4), clock_name, size=size)
+    torch.testing.assert_close(trapezoid_attention(q, k, v, times), published_rule(q, k, v, times))
+
+
+def test_trapezoid_attention_is_softmax_with_the_logarithm_of_each_keys_time_as_bias() -> None:
+    q, k, v, times = inputs(SMALL._replace(kv_heads=4))
+    gaps = torch.nn.functional.pad(times.diff(dim=-1), (1, 1))
+    bias = ((gaps[:, 1:] + gaps[:, :-1]) / 2).log()[:, None, None]
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    torch.testing.assert_close(trapezoid_attention(q, k, v, times), expected)
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.queries == shape.keys], ids=str)
+@pytest.mark.parametrize("clock_name", CLOCKS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_constant_values_come_out_unchanged_and_causal_queries_equal_the_prefix(
+    attention: Attention, shape: Shape, clock_name: str, dtype: torch.dtype
+) -> None:
+    q, k, v, times = inputs(shape, clock_name, dtype)
+    rounding = 16 * torch.finfo(dtype).eps
+    same = v[:, :, :1].expand_as(v)
+    expected = same.repeat_interleave(shape.heads // shape.kv_heads, dim=1)
+    out = attention(q, k, same, times, is_causal=True)
+    torch.testing.assert_close(out, expected, rtol=rounding, atol=rounding)
+    out = attention(q, k, v, times, is_causal=True)
+    middle = shape.keys // 2
+    knots = (x[:, :, : middle + 1] for x in (k, v))
+    alone = attention(q[:, :, middle : middle + 1], *knots, times[:, : middle + 1])
+    torch.testing.assert_close(out[:, :, middle : middle + 1], alone, rtol=rounding, atol=2 * rounding)
+
+
+def change_after(given: Inputs, knot: int) -> Inputs:
+    q, k, v, times = (x.clone() for x in given)
+    k[:, :, knot + 1 :] = 7.0
+    v[:, :, knot + 1 :] = -3.0
+    times[:, knot + 1 :] = times[:, knot + 1 :] * 1.7 + 3.1
+    return Inputs(q, k, v, times)
+
+
+@pytest.mark.parametrize("clock_name", CLOCKS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("sink", [None, Sink()], ids=["no sink", "sink"])
+@pytest.mark.parametrize("by_time", [True, False])
+def test_an_output_depends_on_no_later_knot_to_the_bit_in_value_and_in_gradient(
+    attention: Attention, clock_name: str, dtype: torch.dtype, sink: Sink | None, by_time: bool
+) -> None:
+    given = inputs(SMALL, "jittered" if by_time and clock_name == "repeated" else clock_name, dtype)
+
+    def run(problem: Inputs) -> list[Tensor]:
+        leaves = [x.clone().requires_grad_() for x in problem]
+        query_times = given.times[:, :6] if by_time else None
+        q = leaves[0][:, :, :6] if by_time else leaves[0]
+        out = attention(q, *leaves[1:], query_times=query_times, is_causal=True, sink=sink)[:, :, :6]
+        out.float().square().sum().backward()
+        return [out.detach(), *(x.grad for x in leaves if x.grad is not None)]
+
+    before, after = run(given), run(change_after(given, 5))
+    assert len(before) == 5
+    assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"sink": Sink("first", 0.0, 0.4)}], ids=str)
+def test_padding_masks_and_packing_equal_the_rows_alone(
+    attention: Attention, options: dict[str, object]
+) -> None:
+    q, k, v, times = inputs(SMALL)
+    mask = torch.arange(13) < torch.tensor([[8], [13]])
+    poisoned = [x.masked_fill(~mask[:, None, :, None], torch.nan) for x in (k, v)]
+    alone = attention(q[:1, :, :8], k[:1, :, :8], v[:1, :, :8], times[:1, :8], **options)
+    out = attention(q, *poisoned, times, key_mask=mask, **options)
+    torch.testing.assert_close(out[:1, :, :8], alone)
+    packed = attention(q, k, v, times, cu_seqlens=torch.tensor([0, 8, 13]), **options)
+    torch.testing.assert_close(packed[:1, :, :8], alone)
+    keep = [0, 2, 3, 7, 12]
+    holes = torch.zeros(13, dtype=torch.bool)
+    holes[keep] = True
+    out = attention(q, k, v, times, key_mask=holes, **options)[:, :, keep]
+    removed = attention(*(x[:, :, keep] for x in (q, k, v)), times[:, keep], **options)
+    torch.testing.assert_close(out, removed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_repeated_times_and_steep_scores_give_no_nan(attention: Attention, dtype: torch.dtype) -> None:
+    q, k, v, _ = inputs(SMALL, dtype=dtype, size=30.0)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    times = torch.tensor([0.0, 0, 0, 1, 1, 2, 3, 3, 3, 3, 4, 5, 5]).requires_grad_()
+    for is_causal in (True, False):
+        out = attention(*leaves, times, is_causal=is_causal)
+        assert out.isfinite().all()
+        out.float().square().sum().backward()
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in (*leaves, times))
+
+
+@pytest.mark.parametrize("shape", EMPTY_SHAPES, ids=str)
+def test_empty_axes_give_empty_outputs_or_zeros(attention: Attention, shape: Shape) -> None:
+    out = attention(*inputs(shape), is_causal=True)
+    assert out.shape == (shape.batch, shape.heads, shape.queries, shape.value_dim)
+    assert (out == 0).all()
+
+
+def test_it_compiles_into_one_graph_and_trains(attention: Attention) -> None:
+    torch.compiler.reset()
+    eager, compiled = ([x.requires_grad_() for x in inputs(SMALL)] for _ in range(2))
+    options = {"is_causal": True, "sink": Sink()}
+    out = torch.compile(partial(attention, **options), fullgraph=True, backend="eager")(*compiled)
+    torch.testing.assert_close(out, attention(*eager, **options))
+    out.square().sum().backward()
+    attention(*eager, **options).square().sum().backward()
+    for x, y in zip(compiled, eager, strict=True):
+        torch.testing.assert_close(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_the_registered_operator_passes_opcheck(is_causal: bool) -> None:
+    q, k = (torch.randn(2, 2, 5, 16, requires_grad=True) for _ in range(2))
+    v = torch.nn.functional.pad(torch.randn(2, 2, 5, 15), (0, 1)).requires_grad_()
+    torch.library.opcheck(torch.ops.ctsattn.stock_attention.default, (q, k, v, None, 0.3, is_causal))
+
+
+def smooth(times: Tensor, width: int, seed: int) -> Tensor:
+    """Smooth random functions at `times`: `[1, 1, length, width]`."""
+    frequency, phase = (
+        np.random.default_rng(seed).normal(size=(2, width, 4)) * np.array([4.0, 3.0])[:, None, None]
+    )
+    waves = np.sin(frequency * times.numpy()[:, None, None] + phase).sum(axis=-1)
+    return torch.from_numpy(waves)[None, None]
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_the_distance_of_the_first_order_form_from_the_exact_operator_shrinks_as_the_square_of_the_gap(
+    is_causal: bool,
+) -> None:
+    counts, distances = [32, 64, 128, 256, 512], []
+    for count in counts:
+        grid = torch.linspace(0, 1, count + 1, dtype=torch.float64) ** 1.5
+        jitter = (
+            torch.from_numpy(np.random.default_rng(0).uniform(-0.3, 0.3, count + 1))
+            / count
+            * grid
+            * (1 - grid)
+        )
+        times = grid + jitter
+        q, k, v = smooth(times[-1:], 4, 1), smooth(times, 4, 2), smooth(times, 3, 3)
+        q = q.expand(-1, -1, count + 1, -1) if is_causal else q
+        exact, close = (
+            continuous_attention(q, k, v, times, is_causal=is_causal, backend=backend)[:, :, -1]
+            for backend in ("reference", "first_order")
+        )
+        distances.append((exact - close).abs().max().item())
+    order = -np.polyfit(np.log(counts), np.log(distances), 1)[0]
+    assert 1.8 < order < 2.3
