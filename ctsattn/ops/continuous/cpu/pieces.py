@@ -22,8 +22,8 @@ from ctsattn.ops.continuous.cpu.lanes import INDEX, Array, Lanes, Shape
 
 LN2 = math.log(2.0)
 # Below the radius (of δ / ln 2) a series takes over, by the size of a float in bytes.
-RADIUS = {4: 1.2, 8: 0.45}
-TERMS = {4: 5, 8: 9}
+RADIUS = {4: 1.6, 8: 1.2}
+TERMS = {4: 7, 8: 14}
 
 
 class Shares(NamedTuple):
@@ -47,6 +47,8 @@ def shares(e0: Lanes, e1: Lanes, x: Lanes) -> Shares:
 
     Away from 0 they are divided differences. Near 0 these cancel; there $\text{right} \pm \text{left}$ follow
     from $e_0 + e_1$ and the series of $(1 - \tanh(h)/h) / \delta^2$, $h = \delta/2$, where nothing cancels.
+    x must be the difference of the very numbers whose exponentials are given: their rounding then moves the
+    scores a little, while a difference of other numbers would make divided differences of rounding errors.
     """
     shape = e0.shape
     total, square = e0 + e1, x * x
@@ -153,11 +155,11 @@ def _weigh(shape, arrays, pieces, lane, at, rows):
     """Turn scores into weights, less the peak, and add their sum to a total."""
     scores, peaks, totals = arrays
     peak, total = peaks.load(lane), shape.variable(totals.load(lane))
-    first = scores.load(lane)
-    above, e_above, share = shape.variable(first), shape.variable((first - peak).exp2()), shape.variable(0.0)
+    first = scores.load(lane) - peak
+    above, e_above, share = shape.variable(first), shape.variable(first.exp2()), shape.variable(0.0)
     with cgutils.for_range(shape.builder, rows, start=ir.Constant(INDEX, 1)) as loop:
-        below = scores.load(at(loop.index))
-        e_below = (below - peak).exp2()
+        below = scores.load(at(loop.index)) - peak
+        e_below = below.exp2()
         piece, length = shares(e_above.get(), e_below, below - above.get()), pieces.length(loop.index)
         weight = share.get() + length * piece.left
         scores.store(at(shape.builder.sub(loop.index, ir.Constant(INDEX, 1))), weight)
@@ -176,12 +178,12 @@ def _differentiate(shape, arrays, pieces, lane, at, rows, with_gaps):
     """
     scores, slopes, levels, means, *gap_slopes = arrays
     one, level, mean = ir.Constant(INDEX, 1), levels.load(lane), means.load(lane)
-    first = scores.load(lane)
-    above, e_above = shape.variable(first), shape.variable((first - level).exp2())
+    first = scores.load(lane) - level
+    above, e_above = shape.variable(first), shape.variable(first.exp2())
     g_above, share, slope = shape.variable(slopes.load(lane) - mean), shape.variable(0.0), shape.variable(0.0)
     with cgutils.for_range(shape.builder, rows, start=one) as loop:
-        below, g_below = scores.load(at(loop.index)), slopes.load(at(loop.index)) - mean
-        e_below = (below - level).exp2()
+        below, g_below = scores.load(at(loop.index)) - level, slopes.load(at(loop.index)) - mean
+        e_below = below.exp2()
         piece, length = shares(e_above.get(), e_below, below - above.get()), pieces.length(loop.index)
         weight, bend = share.get() + length * piece.left, length * piece.curve * (g_below - g_above.get())
         before = at(shape.builder.sub(loop.index, one))
