@@ -7,7 +7,9 @@ from typing import Any, Protocol
 from torch import nn
 
 from ctsattn.data.batch import TaskSpec
+from ctsattn.models.constant import ConstantInTime
 from ctsattn.models.continuous_transformer import ContinuousTransformer
+from ctsattn.models.linear import Linear
 from ctsattn.models.naive import LastValue, SeasonalNaive, WindowMean
 
 
@@ -26,9 +28,20 @@ class ModelConfig(Protocol):
 
 MODELS: dict[str, type[Any]] = {
     "continuous_transformer": ContinuousTransformer,
+    "linear": Linear,
+    "constant_in_time": ConstantInTime,
     "last_value": LastValue,
     "seasonal_naive": SeasonalNaive,
     "window_mean": WindowMean,
 }
 
-__all__ = ["MODELS", "ContinuousTransformer", "LastValue", "ModelConfig", "SeasonalNaive", "WindowMean"]
+__all__ = [
+    "MODELS",
+    "ConstantInTime",
+    "ContinuousTransformer",
+    "LastValue",
+    "Linear",
+    "ModelConfig",
+    "SeasonalNaive",
+    "WindowMean",
+]

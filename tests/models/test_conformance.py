@@ -1,0 +1,197 @@
+"""Conformance: what every model in `MODELS` owes the Forecaster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from ctsattn.data.batch import Batch, TaskSpec
+from ctsattn.losses import masked_mean
+from ctsattn.models import MODELS, ContinuousTransformer, Linear, SeasonalNaive
+from ctsattn.nn import MIXERS
+from tests.models.batches import SPEC, ask, make_batch, pad_past, rows_of
+
+SMALL = {"d_model": 16, "num_layers": 1, "num_heads": 2}
+CONFIGS = {
+    **{name: kind(**SMALL) if issubclass(kind, ContinuousTransformer) else kind() for name, kind in MODELS.items()},
+    "patches": ContinuousTransformer(**SMALL, patch=4),
+    "no_channel_mixing": ContinuousTransformer(**SMALL, mix_channels=False),
+    "causal_squared_error": ContinuousTransformer(**SMALL, is_causal=True, head="squared_error"),
+    "seasonal_naive_drift": SeasonalNaive(drift=True),
+    **{f"mixer_{mixer}": ContinuousTransformer(**SMALL, mixer=mixer) for mixer in MIXERS},
+}
+
+
+def build(name: str, spec: TaskSpec = SPEC) -> nn.Module:
+    """A network whose parameters are all away from their starts, so that no part hides behind a zero."""
+    network = CONFIGS[name].build(spec)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return network.eval()
+
+
+@pytest.fixture(params=CONFIGS)
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def network(name) -> nn.Module:
+    return build(name)
+
+
+def assert_same(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_output_holds_the_heads_parameters_for_each_target_and_query(network):
+    params = network(make_batch())
+    assert params.shape == (3, 2, 6, network.head.num_params)
+    assert params.dtype == torch.float32
+    assert params.isfinite().all()
+
+
+def test_a_query_depends_on_no_other_query(network):
+    batch = make_batch()
+    assert_same(network(ask(batch, [4, 1])), network(batch)[:, :, [4, 1]])
+
+
+def test_a_window_depends_on_no_other_window(network):
+    batch = make_batch()
+    assert_same(network(rows_of(batch, slice(1, 2))), network(batch)[1:2])
+
+
+def test_padding_plays_no_part(network):
+    batch = make_batch()
+    assert_same(network(pad_past(batch, 5)), network(batch))
+
+
+def test_the_truth_plays_no_part(network):
+    batch = make_batch()
+    hidden = replace(
+        batch,
+        future_values=torch.full_like(batch.future_values, torch.nan),
+        future_observed=torch.zeros_like(batch.future_observed),
+    )
+    assert torch.equal(network(hidden), network(batch))
+
+
+def test_real_times_play_a_part(name, network):
+    batch = make_batch()
+    stretched = replace(batch, past_times=batch.past_times * 1.3)
+    assert not torch.allclose(network(stretched), network(batch), atol=1e-4)
+
+
+def test_loss_and_gradients_are_finite(network):
+    batch = make_batch()
+    network.train()
+    loss = masked_mean(network.head.loss(network(batch), batch.future_values), batch.future_observed)
+    assert loss.isfinite()
+    if not network.trainable:
+        assert not list(network.parameters())
+        return
+    loss.backward()
+    missing = [n for n, p in network.named_parameters() if p.grad is None]
+    assert not missing
+    assert all(p.grad.isfinite().all() for p in network.parameters())
+
+
+def empty(batch: Batch) -> Batch:
+    """Windows with nothing observed in the first target, one value in the second, nothing in a covariate."""
+    mask = batch.past_mask.clone()
+    mask[:, 0], mask[:, 1, 1:], mask[:, 2] = False, False, False
+    return replace(batch, past_mask=mask, past_values=batch.past_values * mask, past_codes=batch.past_codes * mask)
+
+
+def test_empty_and_single_pasts_are_finite_in_value_and_gradient(network):
+    batch = empty(make_batch())
+    params = network(batch)
+    assert params.isfinite().all()
+    if network.trainable:
+        network.head.loss(params, batch.future_values).mean().backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+
+
+def test_many_observations_at_one_time_are_finite(network):
+    batch = make_batch()
+    assert network(replace(batch, past_times=torch.full_like(batch.past_times, -1.0))).isfinite().all()
+
+
+def test_quantiles_never_cross(network):
+    batch = make_batch()
+    quantiles = network.head.quantiles(network(batch), torch.tensor([0.01, 0.1, 0.5, 0.9, 0.99]))
+    assert (quantiles.diff(dim=-1) > 0).all()
+
+
+def test_state_dict_makes_a_second_network_the_first(name, network):
+    second, batch = build(name), make_batch()
+    second.load_state_dict(network.state_dict())
+    assert torch.equal(second.eval()(batch), network(batch))
+
+
+def test_a_far_horizon_stays_finite_and_near(network):
+    batch = make_batch()
+    params = network(replace(batch, future_times=batch.future_times + 50 * SPEC.horizon))
+    median = network.head.quantiles(params, torch.tensor([0.5]))
+    assert median.isfinite().all()
+
+
+def test_a_task_without_covariates_and_periods_works(name):
+    spec = TaskSpec(lookback=10.0, horizon=3.0)
+    assert build(name, spec)(make_batch(spec)).shape[:3] == (3, 1, 6)
+
+
+CONSTANT = ["last_value", "seasonal_naive", "seasonal_naive_drift", "window_mean", "linear"]
+
+
+@pytest.mark.parametrize("kind", CONSTANT)
+def test_a_constant_past_is_forecast_as_it_is(kind):
+    batch = make_batch()
+    batch = replace(batch, past_values=batch.past_mask * 1.7)
+    median = build(kind).head.quantiles(build(kind)(batch), torch.tensor([0.5]))
+    torch.testing.assert_close(median, torch.full_like(median, 1.7), rtol=1e-4, atol=1e-4)
+
+
+def test_swapping_channels_with_their_identity_swaps_the_forecasts():
+    spec = TaskSpec(num_targets=3, num_channels=3, channel_codes=(0, 0, 0), lookback=24.0, horizon=12.0)
+    network, batch, order = build("continuous_transformer", spec), make_batch(spec), torch.tensor([2, 0, 1])
+    params = network(batch)
+    swapped = replace(
+        batch,
+        **{n: getattr(batch, n)[:, order] for n in ("past_times", "past_values", "past_mask", "past_codes")},
+        past_known=batch.past_known[:, order],
+        past_known_codes=batch.past_known_codes[:, order],
+    )
+    with torch.no_grad():
+        for parameter in (
+            network.identity.channel.weight,
+            network.linear.mixture,
+            network.effect.weight,
+        ):
+            parameter.copy_(parameter[order].clone())
+    assert_same(network(swapped), params[:, order])
+
+
+def test_linear_is_linear_in_the_past_values():
+    network, first, second = build("linear"), make_batch(), make_batch()
+    both = replace(first, past_values=2 * first.past_values - 3 * second.past_values * first.past_mask)
+    second = replace(first, past_values=second.past_values * first.past_mask)
+    locations = [network(batch)[..., 0] for batch in (first, second, both)]
+    assert_same(locations[2], 2 * locations[0] - 3 * locations[1])
+
+
+def test_an_untrained_network_starts_from_the_linear_path():
+    batch = make_batch()
+    network = ContinuousTransformer(**SMALL).build(SPEC).eval()
+    line = Linear().build(SPEC).eval()
+    line.linear.load_state_dict(network.linear.state_dict())
+    assert_same(network(batch)[..., 0], line(batch)[..., 0])
+
+
+def test_constant_in_time_gives_one_answer_for_all_queries():
+    params = build("constant_in_time")(make_batch())
+    assert_same(params, params[:, :, :1].expand_as(params))
