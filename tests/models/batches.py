@@ -91,4 +91,6 @@ QUERY_AXIS = {"future_values": 2, "future_observed": 2}
 
 def ask(batch: Batch, queries: list[int]) -> Batch:
     """Some of the queries, in any order."""
-    return change(batch, "future", lambda name, x: x.index_select(QUERY_AXIS.get(name, 1), torch.tensor(queries)))
+    return change(
+        batch, "future", lambda name, x: x.index_select(QUERY_AXIS.get(name, 1), torch.tensor(queries))
+    )

@@ -16,7 +16,10 @@ from tests.models.batches import SPEC, ask, make_batch, pad_past, rows_of
 
 SMALL = {"d_model": 16, "num_layers": 1, "num_heads": 2}
 CONFIGS = {
-    **{name: kind(**SMALL) if issubclass(kind, ContinuousTransformer) else kind() for name, kind in MODELS.items()},
+    **{
+        name: kind(**SMALL) if issubclass(kind, ContinuousTransformer) else kind()
+        for name, kind in MODELS.items()
+    },
     "patches": ContinuousTransformer(**SMALL, patch=4),
     "no_channel_mixing": ContinuousTransformer(**SMALL, mix_channels=False),
     "causal_squared_error": ContinuousTransformer(**SMALL, is_causal=True, head="squared_error"),
@@ -104,7 +107,9 @@ def empty(batch: Batch) -> Batch:
     """Windows with nothing observed in the first target, one value in the second, nothing in a covariate."""
     mask = batch.past_mask.clone()
     mask[:, 0], mask[:, 1, 1:], mask[:, 2] = False, False, False
-    return replace(batch, past_mask=mask, past_values=batch.past_values * mask, past_codes=batch.past_codes * mask)
+    return replace(
+        batch, past_mask=mask, past_values=batch.past_values * mask, past_codes=batch.past_codes * mask
+    )
 
 
 def test_empty_and_single_pasts_are_finite_in_value_and_gradient(network):
