@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _CUTOFFS = 32  # calibration cutoffs in a series
 _MAX_WINDOWS = 4096  # calibration windows
-_FEWEST = 4  # observations before the first cutoff of a series that training did not see
 _DECILES = tuple(q / 10 for q in range(1, 10))
 
 
@@ -72,9 +71,13 @@ def calibration_windows(fitted: Fitted, store: SeriesStore) -> Windows:
 
 
 def _first_unseen(fitted: Fitted, store: SeriesStore) -> NDArray[np.int64]:
-    """Position in `moments` of the first cutoff of each series that training did not see."""
+    """Position in `moments` of the first cutoff of each series that training did not see.
+
+    In a series that is new altogether it is the middle one: forecasts are made at the end of a history, and
+    errors after a few observations are not exchangeable with those.
+    """
     moments = store.moments
-    begin = np.minimum(moments.indptr[:-1] + _FEWEST - 1, moments.indptr[1:])
+    begin = (moments.indptr[:-1] + moments.indptr[1:]) // 2
     if fitted.store is None:
         return begin
     place = fitted.store.source.positions(store.source.ids)
