@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ctsattn.nn import MIXERS, MixerConfig
 from ctsattn.nn.mixers import AttentionMixer
+from ctsattn.nn.mixers.base import SinkToken
 from ctsattn.nn.mixers.delta import exact_flow_strength
 from ctsattn.nn.mixers.ssm import first_order_hold, zero_order_hold
-from ctsattn.ops import Sink
 from ctsattn.ops.scan import delta_scan, linear_scan
 
 F64 = torch.float64
@@ -79,7 +79,7 @@ def test_trapezoid_is_continuum_attention(is_causal):
 def test_trapezoid_has_the_sink_as_a_knot_before_the_first():
     q, k, v, times = heads()
     mixer = attention("trapezoid")
-    sink = Sink(torch.randn(2, 2, 4, dtype=F64), torch.randn(2, 2, 4, dtype=F64), mixer.config.gap)
+    sink = SinkToken(torch.randn(2, 2, 4, dtype=F64), torch.randn(2, 2, 4, dtype=F64), mixer.config.gap)
     out = mixer.attend(q, k, v, times, None, sink, True)
     with_sink = [torch.cat([s[:, :, None], x], dim=2)[0, 1, :4] for s, x in ((sink.key, k), (sink.value, v))]
     clock = torch.cat([times[:, :1] - mixer.config.gap, times], dim=1)[0, :4]
@@ -150,7 +150,7 @@ def test_key_filter_with_the_spline_taps_is_the_first_order_form_inside(is_causa
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_learned_filters_start_as_softmax_attention(name, is_causal):
     q, k, v, times = heads()
-    sink = Sink(torch.randn(2, 2, 4, dtype=F64), torch.randn(2, 2, 4, dtype=F64), 1.0)
+    sink = SinkToken(torch.randn(2, 2, 4, dtype=F64), torch.randn(2, 2, 4, dtype=F64), 1.0)
     args = (q, k, v, times, None, sink, is_causal)
     torch.testing.assert_close(attention(name).attend(*args), attention("softmax").attend(*args))
 
@@ -158,7 +158,7 @@ def test_learned_filters_start_as_softmax_attention(name, is_causal):
 def test_softmax_with_a_zero_sink_is_softmax_off_by_one():
     q, k, v, times = heads()
     zero = torch.zeros(2, 2, 4, dtype=F64)
-    out = attention("softmax").attend(q, k, v, times, None, Sink(zero, zero, 1.0), False)
+    out = attention("softmax").attend(q, k, v, times, None, SinkToken(zero, zero, 1.0), False)
     weight = (q @ k.mT / 2).exp()
     torch.testing.assert_close(out, weight @ v / (1 + weight.sum(dim=-1, keepdim=True)))
 

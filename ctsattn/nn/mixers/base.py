@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ctsattn.nn.projections import AttentionProjections
-from ctsattn.ops import Sink
 
 SINKS = ("none", "zeros", "first", "learned")
 
@@ -57,7 +57,21 @@ def take(x: Tensor, order: Tensor) -> Tensor:
     return x.gather(1, order.reshape(*order.shape, *(1,) * (x.dim() - 2)).expand(*order.shape, *x.shape[2:]))
 
 
-class SinkTokens(nn.Module):
+class SinkToken(NamedTuple):
+    """A knot before the first token that every query sees.
+
+    Attributes:
+        key: `[batch, kv_heads, head_dim]`.
+        value: `[batch, kv_heads, head_dim]`.
+        gap: Time between it and the first token.
+    """
+
+    key: Tensor
+    value: Tensor
+    gap: float
+
+
+class Sinks(nn.Module):
     """The key and value that attention may fall back on, of one of the kinds in `SINKS`."""
 
     def __init__(self, kind: str, kv_heads: int, head_dim: int, gap: float) -> None:
@@ -67,7 +81,7 @@ class SinkTokens(nn.Module):
             self.key = nn.Parameter(torch.zeros(kv_heads, head_dim))
             self.value = nn.Parameter(torch.zeros(kv_heads, head_dim))
 
-    def forward(self, k: Tensor, v: Tensor, mask: Tensor | None) -> Sink | None:
+    def forward(self, k: Tensor, v: Tensor, mask: Tensor | None) -> SinkToken | None:
         """The sink for keys and values `[batch, kv_heads, length, head_dim]`, `mask` `[batch, length]`."""
         if self.kind == "none":
             return None
@@ -80,7 +94,7 @@ class SinkTokens(nn.Module):
             first = mask.int().argmax(dim=1) if mask is not None else k.new_zeros(len(k), dtype=torch.long)
             rows = torch.arange(len(k), device=k.device)
             key, value = k[rows, :, first], v[rows, :, first]
-        return Sink(key, value, self.gap)
+        return SinkToken(key, value, self.gap)
 
 
 class Mixer(nn.Module, ABC):
@@ -119,7 +133,7 @@ class AttentionMixer(Mixer):
             config.d_model, config.num_heads, config.num_kv_heads, config.frequencies
         )
         kv_heads, head_dim = self.projections.num_kv_heads, self.projections.head_dim
-        self.sink = SinkTokens(config.sink, kv_heads, head_dim, config.gap)
+        self.sink = Sinks(config.sink, kv_heads, head_dim, config.gap)
 
     @property
     def dropout(self) -> float:
@@ -134,7 +148,7 @@ class AttentionMixer(Mixer):
         v: Tensor,
         times: Tensor,
         mask: Tensor | None,
-        sink: Sink | None,
+        sink: SinkToken | None,
         is_causal: bool,
     ) -> Tensor:
         """Apply the operator.
@@ -154,7 +168,7 @@ class AttentionMixer(Mixer):
         """
 
     def attend_apart(
-        self, q: Tensor, k: Tensor, v: Tensor, times: Tensor, mask: Tensor | None, sink: Sink | None
+        self, q: Tensor, k: Tensor, v: Tensor, times: Tensor, mask: Tensor | None, sink: SinkToken | None
     ) -> Tensor:
         """Apply the operator for queries that are no tokens and know nothing of each other; see `attend`."""
         return self.attend(q, k, v, times, mask, sink, is_causal=False)

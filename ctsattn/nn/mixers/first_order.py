@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ctsattn.nn.mixers.base import AttentionMixer
-from ctsattn.ops import Sink, continuous_attention
+from ctsattn.nn.mixers.base import AttentionMixer, SinkToken
+from ctsattn.ops import continuous_attention
 
 
 class FirstOrder(AttentionMixer):
@@ -18,7 +18,7 @@ class FirstOrder(AttentionMixer):
         v: Tensor,
         times: Tensor,
         mask: Tensor | None,
-        sink: Sink | None,
+        sink: SinkToken | None,
         is_causal: bool,
     ) -> Tensor:
         """Integrate approximately over the gaps of `times`; see `AttentionMixer.attend`."""

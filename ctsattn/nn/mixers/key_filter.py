@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ctsattn.nn.mixers.base import AttentionMixer, MixerConfig
+from ctsattn.nn.mixers.base import AttentionMixer, MixerConfig, SinkToken
 from ctsattn.nn.mixers.softmax import per_query_head, softmax_of_scores, visible_keys
-from ctsattn.ops import Sink
 
 
 def neighbour_keys(k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -51,7 +50,7 @@ class KeyFilter(AttentionMixer):
         v: Tensor,
         times: Tensor,
         mask: Tensor | None,
-        sink: Sink | None,
+        sink: SinkToken | None,
         is_causal: bool,
     ) -> Tensor:
         """Sum over tokens with filtered keys; see `AttentionMixer.attend`."""

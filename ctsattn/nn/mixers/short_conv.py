@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ctsattn.nn.mixers.base import AttentionMixer, MixerConfig
+from ctsattn.nn.mixers.base import AttentionMixer, MixerConfig, SinkToken
 from ctsattn.nn.mixers.softmax import per_query_head, softmax_of_scores, visible_keys
-from ctsattn.ops import Sink
 
 _QUERY_TAPS = 3  # a query and the two before it
 _KEY_TAPS = 5  # a key and two on each side
@@ -42,7 +41,7 @@ class ShortConv(AttentionMixer):
         v: Tensor,
         times: Tensor,
         mask: Tensor | None,
-        sink: Sink | None,
+        sink: SinkToken | None,
         is_causal: bool,
     ) -> Tensor:
         """Sum over tokens with filtered scores; see `AttentionMixer.attend`."""
@@ -55,7 +54,7 @@ class ShortConv(AttentionMixer):
         v: Tensor,
         times: Tensor,
         mask: Tensor | None,
-        sink: Sink | None,
+        sink: SinkToken | None,
     ) -> Tensor:
         """Sum over tokens with scores filtered over keys only; see `AttentionMixer.attend_apart`."""
         return self._attend(q, k, v, mask, sink, False, self.kernel[:, :, -1:])
@@ -66,7 +65,7 @@ class ShortConv(AttentionMixer):
         k: Tensor,
         v: Tensor,
         mask: Tensor | None,
-        sink: Sink | None,
+        sink: SinkToken | None,
         is_causal: bool,
         kernel: Tensor,
     ) -> Tensor:

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ctsattn.nn.mixers.base import AttentionMixer
-from ctsattn.ops import Sink
+from ctsattn.nn.mixers.base import AttentionMixer, SinkToken
 
 
 def visible_keys(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
@@ -24,7 +23,7 @@ def softmax_attention(
     k: Tensor,
     v: Tensor,
     visible: Tensor | None,
-    sink: Sink | None = None,
+    sink: SinkToken | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
     """Softmax attention on the stock kernel; a sink is one more key that every query sees.
@@ -57,7 +56,7 @@ def softmax_of_scores(
     q: Tensor,
     v: Tensor,
     visible: Tensor | None,
-    sink: Sink | None = None,
+    sink: SinkToken | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
     """Softmax attention from scores that no stock kernel computes; the rest as in `softmax_attention`.
@@ -101,7 +100,7 @@ class Softmax(AttentionMixer):
         v: Tensor,
         times: Tensor,
         mask: Tensor | None,
-        sink: Sink | None,
+        sink: SinkToken | None,
         is_causal: bool,
     ) -> Tensor:
         """Sum over tokens; see `AttentionMixer.attend`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ctsattn.nn.mixers.base import AttentionMixer
-from ctsattn.ops import Sink, trapezoid_attention
+from ctsattn.nn.mixers.base import AttentionMixer, SinkToken
+from ctsattn.ops import trapezoid_attention
 
 
 class Trapezoid(AttentionMixer):
@@ -24,7 +24,7 @@ class Trapezoid(AttentionMixer):
         v: Tensor,
         times: Tensor,
         mask: Tensor | None,
-        sink: Sink | None,
+        sink: SinkToken | None,
         is_causal: bool,
     ) -> Tensor:
         """Sum over tokens, each weighted by its half gaps; see `AttentionMixer.attend`."""
