@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from experiments.hypotheses.tasks import DeviceTask, Windows
 
@@ -121,7 +124,8 @@ def predict(skeleton: nn.Module, parameters: State, buffers: State, shown: Windo
 
     chunks = zip(*(part.split(512) for part in _parts(shown)), strict=True)
     axes = (0, 0, *(None,) * 6)
-    return torch.cat([vmap(one, in_dims=axes)(parameters, buffers, *chunk) for chunk in chunks], dim=1)
+    with _batchable(shown.past_values.device):
+        return torch.cat([vmap(one, in_dims=axes)(parameters, buffers, *chunk) for chunk in chunks], dim=1)
 
 
 def validate(skeleton: nn.Module, parameters: State, buffers: State, shown: Windows) -> Tensor:
@@ -133,6 +137,11 @@ def squared_error(forecast: Tensor, shown: Windows) -> Tensor:
     """Mean squared error of each window over its observed targets, `[..., windows]`."""
     square = (forecast - shown.future_values).square() * shown.future_mask
     return square.sum(-1) / shown.future_mask.sum(-1).clamp(min=1)
+
+
+def _batchable(device: torch.device) -> AbstractContextManager[Any]:
+    """Keep softmax attention on the CPU to the form that `vmap` can batch; CUDA's kernels all can be."""
+    return sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()
 
 
 def _parts(shown: Windows) -> tuple[Tensor, ...]:
@@ -154,7 +163,8 @@ def _losses(skeleton: nn.Module, parameters: State, buffers: State, shown: Windo
         windows = Windows(*parts)
         return squared_error(functional_call(skeleton, (state, buffer), (windows,)), windows).mean()
 
-    return vmap(one, randomness="different")(parameters, buffers, *_parts(shown))
+    with _batchable(shown.past_values.device):
+        return vmap(one, randomness="different")(parameters, buffers, *_parts(shown))
 
 
 def _batch(task: DeviceTask, cuts: Tensor, draws: list[torch.Generator], schedule: Schedule) -> Windows:

@@ -1,0 +1,205 @@
+"""The study's pipeline, from a tiny generated task to the verdict."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from ctsattn.nn import MIXERS
+from experiments.hypotheses import run
+from experiments.hypotheses.backbone import Backbone, Design
+from experiments.hypotheses.claims import CLAIMS
+from experiments.hypotheses.plan import Plan, check_frozen, freeze
+from experiments.hypotheses.rows import read
+from experiments.hypotheses.tasks import DeviceTask, Shape, Task, condition_mask
+from experiments.hypotheses.training import Schedule, predict, squared_error, train
+from experiments.hypotheses.verdict import decide, report
+
+TINY = Design(d_model=8, num_layers=1, num_heads=2, dropout=0.0)
+
+
+def sine_task(name: str = "sines", clocks: int = 3, length: int = 200) -> Task:
+    """Sines of known period on a slightly uneven clock, cut in time into train, validation and test."""
+    rng = np.random.default_rng(1)
+    times = np.cumsum(rng.uniform(0.5, 1.5, size=(clocks, length)), axis=1)
+    values = np.sin(2 * np.pi * times / 12 + np.arange(clocks)[:, None])
+    place = np.tile(np.arange(length), clocks)
+    flat = np.arange(clocks * length)
+    borders = {"train": (24, 120), "val": (120, 150), "test": (150, length - 4)}
+    cuts = {part: flat[(place >= a) & (place < b)] for part, (a, b) in borders.items()}
+    ends = np.arange(clocks + 1) * length
+    return Task(name, Shape(24, 4), times.ravel(), values.ravel(), ends, cuts)
+
+
+@pytest.fixture(scope="module")
+def task() -> DeviceTask:
+    return DeviceTask(sine_task(), "cpu")
+
+
+def fit(task: DeviceTask, seeds: list[int], **changes):
+    schedule = Schedule(**{"steps": 12, "batch": 8, "checks": 3, "learning_rate": 3e-3, **changes})
+    validation = task.windows(torch.as_tensor(task.task.cuts["val"]))
+    return train(lambda: Backbone("softmax", TINY, 24), task, schedule, seeds, validation)
+
+
+def test_a_window_shows_the_past_up_to_its_cutoff_and_asks_for_what_follows(task):
+    shown = task.windows(torch.tensor([5, 230]))
+    values, times = torch.as_tensor(task.task.values).float(), torch.as_tensor(task.task.times)
+    assert shown.past_mask.sum(-1).tolist() == [6, 24]
+    torch.testing.assert_close(shown.past_values[0, :6], values[:6])
+    torch.testing.assert_close(shown.past_values[1], values[207:231])
+    torch.testing.assert_close(shown.future_values[1], values[231:235])
+    torch.testing.assert_close(shown.future_times[1], (times[231:235] - times[230]).float())
+    assert (shown.past_times <= 0).all() and (shown.future_times > 0).all()
+
+
+def test_thinning_moves_what_is_kept_to_the_front_and_leaves_the_future(task):
+    shown = task.windows(torch.tensor([230]))
+    keep = torch.zeros(1, 24, dtype=torch.bool)
+    keep[0, [3, 10, 23]] = True
+    thin = shown.thin(keep)
+    assert thin.past_mask.sum() == 3
+    torch.testing.assert_close(thin.past_values[0, :3], shown.past_values[0, [3, 10, 23]])
+    torch.testing.assert_close(thin.past_times[0, :3], shown.past_times[0, [3, 10, 23]])
+    assert (thin.past_times.diff() >= 0).all()
+    assert thin.future_values is shown.future_values
+
+
+def test_conditions_keep_about_their_share(task):
+    shown = task.windows(torch.as_tensor(task.task.cuts["test"]))
+    share = condition_mask("random-50", shown, seed=0).float().mean()
+    assert 0.42 < share < 0.58
+    assert condition_mask("all", shown, seed=0).all()
+
+
+def test_seeds_trained_together_are_the_seeds_trained_alone(task):
+    skeleton, together = fit(task, [0, 1])
+    _, alone = fit(task, [1])
+    for name, value in alone.parameters.items():
+        torch.testing.assert_close(together.parameters[name][1], value[0], rtol=1e-4, atol=1e-5)
+    assert not torch.equal(together.parameters["embed.weight"][0], together.parameters["embed.weight"][1])
+    shown = task.windows(torch.as_tensor(task.task.cuts["test"]))
+    assert predict(skeleton, together.parameters, together.buffers, shown).shape == (
+        2,
+        len(shown.past_mask),
+        4,
+    )
+
+
+def test_training_learns_and_keeps_the_best_step(task):
+    skeleton, fitted = fit(task, [0, 1], steps=80, batch=32)
+    assert (fitted.curve[-1] < 0.7 * fitted.curve[0]).all()
+    shown = task.windows(torch.as_tensor(task.task.cuts["val"]))
+    error = squared_error(predict(skeleton, fitted.parameters, fitted.buffers, shown), shown).mean(-1)
+    torch.testing.assert_close(error, fitted.curve.min(0).values, rtol=1e-4, atol=1e-6)
+
+
+def test_the_shuffled_control_shows_the_same_values_in_one_wrong_order(task):
+    control = DeviceTask(task.task.shuffle(), "cpu")
+    plain, wrong = (t.windows(torch.tensor([230, 240])) for t in (task, control))
+    torch.testing.assert_close(wrong.past_values.sort(-1).values, plain.past_values.sort(-1).values)
+    assert not torch.allclose(wrong.past_values, plain.past_values)
+    torch.testing.assert_close(wrong.past_times, plain.past_times)
+    torch.testing.assert_close(wrong.future_values, plain.future_values)
+
+
+def test_every_arm_of_the_plan_is_a_mixer_and_every_contrast_names_arms():
+    plan = Plan.read()
+    assert set(plan.arms.values()) <= set(MIXERS)
+    for contrast in plan.tables["contrasts"]:
+        assert {contrast["arm"], contrast["baseline"]} <= set(plan.arms)
+    assert len(plan.tables["data"]) >= 12
+    assert len(plan.tables["study"]["seeds"]) >= 8
+
+
+def test_all_arms_train_on_the_same_batches_and_have_about_as_many_parameters():
+    plan = Plan.read()
+    sizes = {
+        arm: sum(p.numel() for p in Backbone(mixer, plan.design(), 96).parameters())
+        for arm, mixer in plan.arms.items()
+    }
+    attention = [sizes[arm] for arm in ("A0", "A1", "A2", "A3", "A4")]
+    assert len(set(attention)) == 1
+    assert sizes["A5"] - sizes["A0"] < 0.02 * sizes["A0"]
+
+
+def test_a_frozen_plan_cannot_be_changed_in_silence(tmp_path):
+    plan, record = tmp_path / "plan.toml", tmp_path / "frozen.json"
+    plan.write_text("a = 1\n")
+    with pytest.raises(ValueError, match="not frozen yet"):
+        check_frozen(Plan.read(plan), record)
+    entry = freeze(plan, record)
+    assert freeze(plan, record) == entry
+    check_frozen(Plan.read(plan), record)
+    plan.write_text("a = 2\n")
+    with pytest.raises(ValueError, match="stay closed"):
+        check_frozen(Plan.read(plan), record)
+    with pytest.raises(ValueError, match="does not change"):
+        freeze(plan, record)
+
+
+def tiny_plan() -> Plan:
+    """A plan over two generated data sets, with everything that the claims ask for."""
+    design = {"d_model": 8, "num_layers": 1, "num_heads": 2, "dropout": 0.0}
+    schedule = {"steps": 10, "batch": 4, "checks": 4, "learning_rates": [1e-3, 3e-3]}
+    facts = {"lookback": 24, "horizon": 4}
+    tables = {
+        "design": design,
+        "schedule": schedule,
+        "study": {
+            "seeds": [0, 1],
+            "regimes": ["regular", "thinned"],
+            "positions": ["time"],
+            "margin_percent": 1.0,
+        },
+        "arms": {"A0": "softmax", "A1": "softmax", "A2": "softmax", "A3": "softmax", "A4": "softmax"},
+        "conditions": {"regular": ["all"], "irregular": ["random-50", "bursty-50"], "unseen": ["every-4"]},
+        "data": {"one": facts, "two": facts},
+        "native": {"three": facts},
+    }
+    return Plan(tables, "0" * 64)
+
+
+def test_the_pipeline_runs_from_cells_to_a_verdict(tmp_path, monkeypatch):
+    plan, path = tiny_plan(), tmp_path / "rows-a.csv"
+    monkeypatch.setattr(run, "load_task", lambda plan, name: named(name))
+    monkeypatch.setattr("experiments.hypotheses.verdict.committed.read", lambda: read(tmp_path))
+    everything = argparse.Namespace(data=[], arm=[], regime=[], positions=[])
+    rates: dict = {}
+    for cell in run.cells(plan, everything):
+        task = DeviceTask(named(cell.data), "cpu")
+        run.append(path, run.run_cell(plan, cell, task, run.choose_rate(plan, cell, task, rates), [0, 1]))
+    found = read(tmp_path)
+    assert set(run.COLUMNS) == set(found.columns)
+    assert set(found["experiment"]) == {"main-regular-time", "main-thinned-time"}
+    assert len(run.finished(path)) == len(list(run.cells(plan, everything)))
+    text = report(plan)
+    # one mixer under five names: every difference is 0, whatever the noise of training
+    assert "+0.00 %" in text and "equivalent" in text
+    assert all(f"## {name}" in text for name in CLAIMS)
+
+
+def named(name: str) -> Task:
+    """The generated task under a data set's name, or its shuffled control."""
+    plain = sine_task(name.removesuffix("-shuffled"), clocks=2, length=180)
+    return plain.shuffle() if name.endswith("-shuffled") else plain
+
+
+def test_the_verdict_follows_the_decision_table(rng):
+    plan = Plan.read()
+    names = {"C1": 0.0, "C2": -0.05, "C3": 0.0}
+    findings = {name: finding_of(effect, rng) for name, effect in names.items()}
+    first, second, third = decide(findings, plan)
+    assert "refuted" in first and "better than softmax" in second and "measure is what counts" in third
+
+
+def finding_of(effect: float, rng):
+    from experiments.hypotheses.claims.finding import Finding
+
+    index = pd.MultiIndex.from_product([[f"d{i}" for i in range(13)], ["c"], [24], range(8)])
+    ratios = pd.DataFrame(index=index.set_names(["data", "condition", "horizon", "seed"])).reset_index()
+    return Finding.of("C", ratios.assign(r=effect + 0.01 * rng.normal(size=len(ratios))))
