@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -158,14 +159,24 @@ def check() -> None:
                     raise RuntimeError(f"{part} of {shape} is wrong by {ours:.2e}, flash attention by {theirs:.2e}")
 
 
-def measure(call: Callable[[], object], short: bool) -> tuple[float, str]:
-    """Median milliseconds of a call, and how they were taken; short calls as replays of a graph."""
-    from triton.testing import do_bench, do_bench_cudagraph
+def measure(step: str, attend: Attend, inputs: Inputs, short: bool) -> tuple[float, str]:
+    """Median milliseconds of a pass, and how they were taken: short ones as replays of a graph."""
+    from triton.testing import do_bench
 
     if not short:
-        return do_bench(call, warmup=15, rep=60, return_mode="median"), "events"
-    with torch.cuda.stream(torch.cuda.Stream()):
-        return do_bench_cudagraph(call, rep=20, return_mode="median"), "graph"
+        return do_bench(call_of(step, attend, inputs), warmup=15, rep=60, return_mode="median"), "events"
+    calls, stream, graph = 10, torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call = call_of(step, attend, inputs)
+        for _ in range(3):
+            call()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(calls):
+                call()
+    torch.cuda.synchronize()
+    return do_bench(graph.replay, warmup=15, rep=60, return_mode="median") / calls, "graph"
 
 
 def peak_mib(attend: Attend, inputs: Inputs) -> float:
@@ -186,7 +197,7 @@ def measure_shape(shape: Shape) -> list[dict[str, object]]:
         try:
             error, peak = relative_error(name, attend, shape, inputs), peak_mib(attend, inputs)
             for step, factor in zip(PASSES, (1.0, 2.5, 3.5), strict=True):
-                ms, timing = measure(call_of(step, attend, inputs), short)
+                ms, timing = measure(step, attend, inputs, short)
                 rows.append(
                     dict(backend=name, dtype="bfloat16", batch=shape.batch, heads=shape.heads, queries=shape.length,
                          keys=shape.length, head_dim=shape.head_dim, causal=shape.causal, ms=ms, timing=timing,
@@ -194,7 +205,7 @@ def measure_shape(shape: Shape) -> list[dict[str, object]]:
                 )  # fmt: skip
         except RuntimeError as reason:  # a stock backend that lacks the case, or too little memory
             text = str(reason).splitlines()
-            print(f"{name} does not run {shape}: {text[0] if text else reason!r}", flush=True)  # noqa: T201
+            print(f"{name} does not run {shape}: {text[0] if text else reason!r}", flush=True)
     return with_ratios(rows)
 
 
@@ -316,7 +327,7 @@ def main() -> None:
         before, rest = readme.read_text().split(begin)
         readme.write_text(before + begin + table(options.out) + "\n" + end + rest.split(end)[1])
     elif options.longest:
-        print(measure_longest())  # noqa: T201
+        print(measure_longest())
     else:
         measure_all(options.out)
 

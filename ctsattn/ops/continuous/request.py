@@ -88,7 +88,9 @@ def checked_request(
 def autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cast as autocast does for `scaled_dot_product_attention`; float64 stays."""
     device = q.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    # Older compilers cannot trace the first question, and compile for devices that have autocast.
+    available = torch.compiler.is_compiling() or torch.amp.is_autocast_available(device)
+    if not available or not torch.is_autocast_enabled(device):
         return q, k, v
     dtype = torch.get_autocast_dtype(device)
     q, k, v = (x.to(dtype) if x.dtype in NARROWED_BY_AUTOCAST else x for x in (q, k, v))
