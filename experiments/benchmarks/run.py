@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -178,6 +179,7 @@ class _Child:
 
 def _run_all(left: list[Run], results: Path, jobs: int, gpus: list[str], threads: int) -> int:
     """Keep `jobs` processes at work until no run is left."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes below end too
     waiting, working, failed = list(left), list[_Child](), 0
     free: list[str | None] = [gpus[i % len(gpus)] if gpus else None for i in range(jobs)]
     try:
@@ -196,6 +198,7 @@ def _run_all(left: list[Run], results: Path, jobs: int, gpus: list[str], threads
     finally:
         for child in working:
             child.process.terminate()
+        signal.signal(signal.SIGTERM, before)
     sys.stderr.write(f"{len(left) - failed} runs done, {failed} failed\n")
     return int(failed > 0)
 

@@ -339,3 +339,40 @@ def test_every_peer_has_a_list_of_what_it_needs():
 
     assert peers() == ["neuralforecast", "prophet"]
     assert all((HERE / f"{name}.txt").read_text().count("==") == 1 for name in peers())
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes in /proc")
+def test_a_runner_that_is_ended_ends_what_it_started_and_goes_on_later(tmp_path):
+    import signal
+    import subprocess
+    import sys
+    import time
+
+    results = tmp_path / "runs.csv"
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.benchmarks.run",
+        "--data",
+        "sines",
+        "--results",
+        str(results),
+    ]
+    command += ["--model", "last_value", "--load", "series=3", "observations=30", "--seed", "0", "1"]
+    root = Path(report.__file__).parents[2]
+    with subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, text=True) as runner:
+        assert runner.stderr is not None
+        runner.stderr.readline()  # the plan is read, the first run is started
+        time.sleep(1.0)
+        children = Path(f"/proc/{runner.pid}/task/{runner.pid}/children").read_text().split()
+        runner.send_signal(signal.SIGTERM)
+        assert runner.wait(20) == 143
+    time.sleep(0.5)
+    assert children
+    assert not any(_alive(int(child)) for child in children)
+    assert len(rows.done(results)) < 2
+
+
+def _alive(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
