@@ -18,7 +18,7 @@ from ctsattn.data.steps import parse_duration
 from ctsattn.data.times import read_times
 from ctsattn.data.windows import Windows
 from ctsattn.forecasting.asking import Queries
-from ctsattn.forecasting.fitting import truths
+from ctsattn.forecasting.fitting import seen_from, truths
 from ctsattn.forecasting.frames import Named, grid_of, long_rows, quantile_columns, target_names
 from ctsattn.forecasting.predicting import predict_quantiles
 
@@ -183,7 +183,11 @@ class CrossValidation:
         seen = np.flatnonzero(moments.search(every, cutoff) > moments.indptr[:-1])
         windows = reach.ahead(store, seen, cutoff[seen])
         found = predict_quantiles(
-            fitted, store, windows, grid_of(self.names), accelerator=self.estimator.accelerator
+            fitted,
+            store,
+            seen_from(store, windows),
+            grid_of(self.names),
+            accelerator=self.estimator.accelerator,
         )
         owner = windows.queries.segment
         return (

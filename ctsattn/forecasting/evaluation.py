@@ -13,7 +13,7 @@ from ctsattn.data.series import SeriesStore, spans
 from ctsattn.data.windows import Windows, answer_windows
 from ctsattn.forecasting.asking import Queries
 from ctsattn.forecasting.calibration import GRID, Calibration, fit_calibration
-from ctsattn.forecasting.fitting import truths, windows_after
+from ctsattn.forecasting.fitting import seen_from, truths, windows_after
 from ctsattn.forecasting.frames import MODEL, asked_quantiles, long_rows, quantile_columns, target_names
 from ctsattn.forecasting.predicting import predict_quantiles
 from ctsattn.forecasting.sampling import score_grid, to_values
@@ -94,7 +94,7 @@ def last_horizon(store: SeriesStore, spec: TaskSpec) -> Windows:
     windows = windows_after(store, spec, every, cutoff[every])
     moments = store.moments
     before = moments.search(every, cutoff[every]) > moments.indptr[every]
-    return windows.take(np.flatnonzero(before))
+    return seen_from(store, windows.take(np.flatnonzero(before)))
 
 
 def score(fitted: Fitted, store: SeriesStore, accelerator: str) -> float:

@@ -73,6 +73,20 @@ def windows_after(store: SeriesStore, spec: TaskSpec, series: NDArray[np.int64],
     return Windows.of(series, cutoff, Ragged(moments.times[at], np.zeros(len(at)), indptr))
 
 
+def seen_from(store: SeriesStore, windows: Windows) -> Windows:
+    """Move cutoffs back to the last observation that they show, where training and `predict` stand too.
+
+    A cutoff between two observations shows the same past, but elapsed time would count from another moment.
+    """
+    segments = store.segments(windows.series)
+    place = store.past.search(segments, windows.cutoff[:, None]) - 1
+    there = place >= store.past.indptr[segments]
+    times = store.past.times[np.maximum(place, 0)]
+    earliest = times.min(initial=windows.cutoff.min(initial=0))
+    last = np.where(there, times, earliest).max(axis=1)
+    return replace(windows, cutoff=np.where(there.any(axis=1), last, windows.cutoff))
+
+
 def split_by_time(store: SeriesStore, spec: TaskSpec, share: float) -> tuple[Ticks, NDArray[np.bool_]]:
     """The moment in each series after which all is held out for validation.
 

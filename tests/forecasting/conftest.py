@@ -37,7 +37,9 @@ def assert_same_forecast(first: pd.DataFrame, second: pd.DataFrame, atol: float 
     """Compare the forecast columns of two answers."""
     columns = [c for c in first.columns if str(c).startswith("ctsattn")]
     assert columns == [c for c in second.columns if str(c).startswith("ctsattn")]
-    np.testing.assert_allclose(first[columns].to_numpy(float), second[columns].to_numpy(float), rtol=0, atol=atol)
+    np.testing.assert_allclose(
+        first[columns].to_numpy(float), second[columns].to_numpy(float), rtol=0, atol=atol
+    )
 
 
 @pytest.fixture(scope="session")

@@ -222,7 +222,9 @@ def test_11_text_times_are_parsed_or_refused_with_an_example(df):
 # 12
 
 
-@pytest.mark.parametrize("dtype", ["int64", "Int64", "Float64", "float32", "object", "double[pyarrow]", "bool"])
+@pytest.mark.parametrize(
+    "dtype", ["int64", "Int64", "Float64", "float32", "object", "double[pyarrow]", "bool"]
+)
 def test_12_targets_of_any_number_dtype_give_the_same_forecast(df, dtype):
     whole = df.assign(y=(df["y"] > df["y"].mean()) * (1.0 if dtype == "bool" else 5.0))
     expected = instant().fit(whole).predict(times=AHEAD)
@@ -268,7 +270,13 @@ def test_14_every_extra_column_is_assigned_a_role_with_a_reason(df):
     )
     model = instant().fit(frame)
     roles = model.features_.set_index("column")["role"]
-    assert roles.to_dict() == {"y": "target", "region": "static", "load": "past", "same": "ignored", "when": "ignored"}
+    assert roles.to_dict() == {
+        "y": "target",
+        "region": "static",
+        "load": "past",
+        "same": "ignored",
+        "when": "ignored",
+    }
     assert model.features_["why"].str.len().gt(0).all()
     assert model.feature_names_in_.tolist() == ["region", "load"]
     declared = instant(future_cols=["load"]).fit(frame).features_.set_index("column")
@@ -302,12 +310,20 @@ def test_15_covariates_of_every_role_may_be_numbers_or_text_with_gaps_and_times_
             "sun": np.arange(20.0),
         }
     )
-    ahead = own.rename(columns={"sun": "tide"}).assign(tide=lambda x: np.where(x.index % 3 == 0, np.nan, x["tide"]))
+    ahead = own.rename(columns={"sun": "tide"}).assign(
+        tide=lambda x: np.where(x.index % 3 == 0, np.nan, x["tide"])
+    )
     model = tiny(
         static_cols=["size", "region"], past_cols=["wind", "mode"], future_cols=["price", "holiday"]
     ).fit(frame, past_df=own, future_df=ahead)
     roles = model.features_.set_index("column")["role"]
-    assert roles[["size", "wind", "price", "sun", "tide"]].tolist() == ["static", "past", "future", "past", "future"]
+    assert roles[["size", "wind", "price", "sun", "tide"]].tolist() == [
+        "static",
+        "past",
+        "future",
+        "past",
+        "future",
+    ]
     with pytest.warns(DataWarning, match="beyond the last known value"):
         answer = model.predict(h=3)
     assert np.isfinite(answer["ctsattn"]).all()
@@ -316,7 +332,9 @@ def test_15_covariates_of_every_role_may_be_numbers_or_text_with_gaps_and_times_
 def test_15_a_text_that_training_did_not_see_counts_as_other_with_one_warning(df):
     frame = df.assign(mode=np.where(np.arange(len(df)) % 2, "on", "off"))
     model = tiny(past_cols=["mode"]).fit(frame)
-    with pytest.warns(DataWarning, match="1 text.* that training did not see, for example 'standby'") as caught:
+    with pytest.warns(
+        DataWarning, match="1 text.* that training did not see, for example 'standby'"
+    ) as caught:
         answer = model.predict(df=frame.assign(mode="standby"), h=1)
     assert len(caught) == 1
     assert np.isfinite(answer["ctsattn"]).all()
@@ -354,7 +372,14 @@ def test_several_targets_keep_times_of_their_own_and_are_named_in_a_column(df):
     model = tiny(target_col=["y", "z"]).fit(frame)
     answer = model.predict(h=2, level=[80])
     assert answer["variable"].tolist() == ["y", "z"] * 4
-    assert answer.columns.tolist() == ["unique_id", "ds", "variable", "ctsattn", "ctsattn-lo-80", "ctsattn-hi-80"]
+    assert answer.columns.tolist() == [
+        "unique_id",
+        "ds",
+        "variable",
+        "ctsattn",
+        "ctsattn-lo-80",
+        "ctsattn-hi-80",
+    ]
     store = model.fitted_.store
     assert store.past.counts.reshape(2, 2).sum(0).tolist() == [frame["y"].count(), frame["z"].count()]
     cv = model.cross_validation(frame, n_windows=1)

@@ -65,7 +65,13 @@ def test_a_loop_over_a_parameter_grid_scores_each_candidate(df):
 
 @pytest.mark.parametrize("method", ["predict", "sample", "save", "score", "impute", "calibrate", "plot"])
 def test_methods_that_need_a_model_say_so_before_fit(method, df, tmp_path):
-    arguments = {"sample": (2,), "save": (tmp_path / "m",), "score": (df,), "impute": (AHEAD,), "calibrate": (df,)}
+    arguments = {
+        "sample": (2,),
+        "save": (tmp_path / "m",),
+        "score": (df,),
+        "impute": (AHEAD,),
+        "calibrate": (df,),
+    }
     with pytest.raises(NotFittedError, match=r"Call `fit\(df\)` first"):
         getattr(tiny(), method)(*arguments.get(method, ()))
     assert not list(tmp_path.iterdir())
@@ -171,7 +177,10 @@ def test_19_validation_is_split_by_time_and_the_best_weights_are_used(df, monkey
     last_trained = split.store.end[split.windows.series]
     owner = split.windows.queries.segment
     assert (split.windows.times > last_trained[owner]).all()  # truths come after all that was trained on
-    assert (split.windows.cutoff >= split.store.moments.times[split.store.moments.indptr[1:] - 1][split.windows.series]).all()
+    assert (
+        split.windows.cutoff
+        >= split.store.moments.times[split.store.moments.indptr[1:] - 1][split.windows.series]
+    ).all()
     log = model.training_log_
     assert log.best_step <= log.steps
     assert log.steps == min(40, log.best_step + 2 * 2)
@@ -183,7 +192,10 @@ def test_19_the_callers_own_validation_data_are_used(df):
     training = replace(QUICK, patience=2, validate_every=2)
     model = tiny(training=training).fit(early, val=late)
     assert model.training_log_.validation_loss is not None
-    assert model.fitted_.store.end.max() < model.fitted_.store.source.clock.per_second * 0 + np.iinfo(np.int64).max
+    assert (
+        model.fitted_.store.end.max()
+        < model.fitted_.store.source.clock.per_second * 0 + np.iinfo(np.int64).max
+    )
     assert model.predict(h=1)["ds"].max() < late["ds"].max()
 
 
@@ -218,7 +230,9 @@ class ExplodingNetwork(torch.nn.Module):
 
 def test_20_a_loss_that_is_not_finite_stops_with_the_ids_and_keeps_the_last_good_weights(df):
     model = tiny(model=Exploding())
-    with pytest.warns(TrainingWarning, match="not finite after 2 good steps.*'b', 'a'.*last good weights were restored"):
+    with pytest.warns(
+        TrainingWarning, match="not finite after 2 good steps.*'b', 'a'.*last good weights were restored"
+    ):
         model.fit(df)
     assert model.training_log_.steps == 2
     assert np.isfinite(model.predict(h=2)["ctsattn"]).all()
@@ -287,8 +301,12 @@ def test_23_times_that_float32_cannot_tell_apart_are_told_apart(df):
     gaps = np.tile([1000, 3000], 20).cumsum()
     frame = pd.DataFrame({"ds": base + gaps, "y": np.arange(40) % 2.0})
     near = tiny(model=models.LastValue(), horizon=8000.0).fit(frame)
-    assert near.predict(times=[base + int(gaps[10])])["ctsattn"].item() == pytest.approx(frame["y"][10], abs=1e-3)
-    assert near.predict(times=[base + int(gaps[11])])["ctsattn"].item() == pytest.approx(frame["y"][11], abs=1e-3)
+    assert near.predict(times=[base + int(gaps[10])])["ctsattn"].item() == pytest.approx(
+        frame["y"][10], abs=1e-3
+    )
+    assert near.predict(times=[base + int(gaps[11])])["ctsattn"].item() == pytest.approx(
+        frame["y"][11], abs=1e-3
+    )
 
 
 # A13

@@ -232,7 +232,9 @@ def test_30_a_network_that_gives_nan_is_an_error_that_names_the_series(df, fitte
     broken = pickle.loads(pickle.dumps(fitted))
     for parameter in broken.fitted_.network.parameters():
         parameter.data.fill_(float("nan"))
-    with pytest.raises(ValueError, match="not finite for 2 series, in 4 rows: unique_id 'b' at ds 2024-01-12"):
+    with pytest.raises(
+        ValueError, match="not finite for 2 series, in 4 rows: unique_id 'b' at ds 2024-01-12"
+    ):
         broken.predict(times=AHEAD)
 
 
@@ -270,7 +272,9 @@ def test_32_levels_and_quantiles_are_the_same_numbers_and_the_median_is_always_t
     by_quantile = fitted.predict(times=AHEAD, quantiles=[0.0225, 0.1, 0.9, 0.9775])
     pairs = {"lo-80": "q0.1", "hi-80": "q0.9", "lo-95.5": "q0.0225", "hi-95.5": "q0.9775"}
     for level, quantile in pairs.items():
-        np.testing.assert_allclose(by_level[f"ctsattn-{level}"], by_quantile[f"ctsattn-{quantile}"], atol=1e-6)
+        np.testing.assert_allclose(
+            by_level[f"ctsattn-{level}"], by_quantile[f"ctsattn-{quantile}"], atol=1e-6
+        )
     assert "ctsattn-q0.5" not in by_quantile
     np.testing.assert_allclose(
         by_quantile["ctsattn"], fitted.predict(times=AHEAD, quantiles=[0.5])["ctsattn-q0.5"], atol=1e-6
