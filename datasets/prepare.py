@@ -32,9 +32,9 @@ this page and the cards are written by `python datasets/prepare.py --cards` from
 ```python
 from ctsattn import datasets
 
-frame = datasets.load("etth1")              # unique_id, ds, y
-card = datasets.DATASETS["etth1"]           # origin, licence, citation, split, horizons, metric, checksums
-parts = datasets.split(frame, card.split)   # train, val, test
+frame = datasets.load("etth1")  # unique_id, ds, y
+card = datasets.DATASETS["etth1"]  # origin, licence, citation, split, horizons, metric, checksums
+parts = datasets.split(frame, card.split)  # train, val, test
 ```
 
 Nothing is stored in this repository. Files come from the public address on the card, are checked, and stay

@@ -18,6 +18,7 @@ from ctsattn.datasets import (
     competitions,
     environment,
     long_horizon,
+    m4,
     physionet,
     synthetic,
     ushcn,
@@ -46,6 +47,7 @@ __all__ = [
 DATASETS: dict[str, Dataset] = {
     **long_horizon.CARDS,
     **competitions.CARDS,
+    **m4.CARDS,
     **physionet.CARDS,
     **activity.CARDS,
     **ushcn.CARDS,
