@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         sys.stdout.writelines(f"{run.hash} {run.as_json()}\n" for run in left)
         return 0
-    return _run_all(left, results, options.jobs, options.gpus, options.threads)
+    jobs = options.jobs or (2 if options.smoke else 1)
+    return _run_all(left, results, jobs, options.gpus, options.threads)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         "--smoke", action="store_true", help="a minute on the CPU: one small run of each kind"
     )
     parser.add_argument("--results", default=rows.RESULTS / "runs.csv", help="CSV to append to")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at once")
+    parser.add_argument("--jobs", type=int, default=0, help="processes at once; 1, or 2 with --smoke")
     parser.add_argument("--threads", type=int, default=1, help="threads of each process")
     parser.add_argument("--gpus", nargs="*", default=[], help="GPUs to hand out in turn")
     parser.add_argument("--again", action="store_true", help="run also what is in the results")
