@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -37,14 +39,16 @@ def core(
 ) -> tuple[Tensor, Tensor]:
     """Integrate over the whole pieces that each query sees; see `reference.core`."""
     del causal, full, offset  # the kernels read what they need from `first` and `last`
-    return torch.ops.ctsattn.cpu_attention(q, k, v, gaps, first, last, scale)
+    operator = _attention if torch.compiler.is_compiling() else _Attention.apply
+    out, lse, _, _ = operator(q, k, v, gaps, first, last, scale)
+    return out, lse
 
 
 @torch.library.custom_op("ctsattn::cpu_attention", mutates_args=(), device_types="cpu")
 def _attention(
     q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Outputs and log-sum-exps."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Outputs, log-sum-exps, and peaks and inverse sums of weights, which only the backward pass wants."""
     from ctsattn.ops.continuous.cpu import launch
 
     return launch.forward(q, k, v, gaps, first, last, scale)
@@ -52,8 +56,7 @@ def _attention(
 
 @_attention.register_fake
 def _(q, k, v, gaps, first, last, scale):
-    shape = q.shape[:3]
-    return q.new_empty((*shape, v.shape[-1])), gaps.new_empty(shape)
+    return q.new_empty((*q.shape[:3], v.shape[3])), *(gaps.new_empty(q.shape[:3]) for _ in range(3))
 
 
 @torch.library.custom_op("ctsattn::cpu_attention_backward", mutates_args=(), device_types="cpu")
@@ -67,38 +70,41 @@ def _attention_backward(
     first: Tensor,
     last: Tensor,
     out: Tensor,
-    lse: Tensor,
+    peak: Tensor,
+    inverse: Tensor,
     scale: float,
     with_gaps: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `q`, `k`, `v` and `gaps`; the last is 0 unless `with_gaps`."""
+    """Gradients of `q`, `k`, `v` and `gaps`; the last are 0 unless `with_gaps`."""
     from ctsattn.ops.continuous.cpu import launch
 
-    return launch.backward(grad_out, grad_lse, q, k, v, gaps, first, last, out, lse, scale, with_gaps)
+    return launch.backward(
+        grad_out, grad_lse, q, k, v, gaps, first, last, out, peak, inverse, scale, with_gaps
+    )
 
 
 @_attention_backward.register_fake
-def _(grad_out, grad_lse, q, k, v, gaps, first, last, out, lse, scale, with_gaps):
+def _(grad_out, grad_lse, q, k, v, gaps, first, last, out, peak, inverse, scale, with_gaps):
     return tuple(x.new_empty(x.shape) for x in (q, k, v, gaps))
 
 
-def _save(ctx, inputs, output):
+def _save(ctx, inputs, output) -> None:
+    """Keep for the backward pass what it needs."""
     *tensors, ctx.scale = inputs
-    ctx.save_for_backward(*tensors, *output)
+    out, _, peak, inverse = output
+    ctx.mark_non_differentiable(peak, inverse)
+    ctx.save_for_backward(*tensors, out, peak, inverse)
 
 
-def _differentiate(ctx, grad_out, grad_lse):
-    grads = torch.ops.ctsattn.cpu_attention_backward(
-        grad_out, grad_lse, *ctx.saved_tensors, ctx.scale, ctx.needs_input_grad[3]
-    )
-    return *grads, None, None, None
+def _differentiate(ctx, grad_out, grad_lse, *_):
+    """Gradients of all arguments."""
+    with_gaps = ctx.needs_input_grad[3]
+    *grads, dgaps = _attention_backward(grad_out, grad_lse, *ctx.saved_tensors, ctx.scale, with_gaps)
+    return *grads, dgaps if with_gaps else None, None, None, None
 
 
-_attention.register_autograd(_differentiate, setup_context=_save)
-
-
-def _vmap(operator):
-    """Rule that puts the mapped axis in front of the batch."""
+def _vmap(operator: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple]:
+    """Rule that maps an operator by putting the mapped axis in front of the batch."""
 
     def rule(info, in_dims, *args):
         def folded(x, dim):
@@ -113,5 +119,19 @@ def _vmap(operator):
     return rule
 
 
-_attention.register_vmap(_vmap(torch.ops.ctsattn.cpu_attention))
-_attention_backward.register_vmap(_vmap(torch.ops.ctsattn.cpu_attention_backward))
+_attention.register_autograd(_differentiate, setup_context=_save)
+_attention.register_vmap(_vmap(_attention))
+_attention_backward.register_vmap(_vmap(_attention_backward))
+
+
+class _Attention(torch.autograd.Function):
+    """The operator once more, for `torch.func.grad`, which does not see `register_autograd`."""
+
+    generate_vmap_rule = True
+    setup_context = staticmethod(_save)
+    backward = staticmethod(once_differentiable(_differentiate))
+
+    @staticmethod
+    def forward(*args):
+        """Call the operator."""
+        return _attention(*args)

@@ -58,6 +58,19 @@ class Sizes(NamedTuple):
     strip: int
 
 
+class Answer(NamedTuple):
+    """Where the forward pass writes, flat: `out` like q but `value_dim` wide, the rest a number for a query.
+
+    `peak`, in units of ln 2, and `inverse`, 1 over four times the sum of weights relative to the peak, are
+    for the backward pass: where scores are large, `lse` is rounded too much to give weights.
+    """
+
+    out: np.ndarray
+    lse: np.ndarray
+    peak: np.ndarray
+    inverse: np.ndarray
+
+
 class Tile(NamedTuple):
     """Where a tile stands, and what its lanes see."""
 
@@ -143,20 +156,20 @@ def _sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old):
 
 
 @njit(nogil=True, error_model="numpy")
-def _store_answer(sizes, tile, sums, peak, total, out, lse):
-    """Write outputs and log-sum-exps of a tile; a total of 0 gives 0 and -inf, and NaN stays NaN."""
+def _store_answer(sizes, tile, sums, peak, total, answer):
+    """Write the answer to a tile; a total of 0 gives outputs 0 and `lse` -inf, and NaN stays NaN."""
     for i in range(tile.queries):
         at = (tile.batch * sizes.heads + tile.head) * sizes.queries + tile.query + i
         inverse, level = total[i], -np.inf
         if total[i] != 0:
             inverse, level = 1 / total[i], (peak[i] + np.log2(total[i]) - 2) * LN2
-        lse[at] = level
+        answer.lse[at], answer.peak[at], answer.inverse[at] = level, peak[i], inverse
         for d in range(sizes.value_dim):
-            out[at * sizes.value_dim + d] = sums[d * tile.lanes + i] * inverse
+            answer.out[at * sizes.value_dim + d] = sums[d * tile.lanes + i] * inverse
 
 
 @njit(nogil=True)
-def _forward(inputs, sizes, scale, begin, end, out, lse):
+def _forward(inputs, sizes, scale, begin, end, answer):
     real = inputs.q.flat.dtype
     q_columns, sums = (
         np.empty(sizes.head_dim * sizes.tile, real),
@@ -172,16 +185,17 @@ def _forward(inputs, sizes, scale, begin, end, out, lse):
         tile = _place(inputs, sizes, batch, head, number, firsts, lasts)
         _load_lanes(q_columns, inputs.q, tile, sizes.head_dim, real.type(scale / LN2))
         _sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old)
-        _store_answer(sizes, tile, sums, peak, total, out, lse)
+        _store_answer(sizes, tile, sums, peak, total, answer)
 
 
 class Slopes(NamedTuple):
-    """The answer and its derivatives: `lse` and `grad_lse` are flat `[batch, heads, queries]`."""
+    """The answer and its derivatives; the last three are flat `[batch, heads, queries]`, see `Answer`."""
 
     out: Strided
     grad_out: Strided
-    lse: np.ndarray
     grad_lse: np.ndarray
+    peak: np.ndarray
+    inverse: np.ndarray
 
 
 class Found(NamedTuple):
@@ -206,26 +220,26 @@ class Buffers(NamedTuple):
     grad_rows: np.ndarray
     scores: np.ndarray
     slopes: np.ndarray
-    levels: np.ndarray
+    peaks: np.ndarray
+    inverses: np.ndarray
     means: np.ndarray
 
 
 @njit(nogil=True)
-def _load_levels(sizes, slopes, tile, levels, means):
+def _load_answer(sizes, slopes, tile, buffers):
     """Write what turns scores into weights that sum to 1, and slopes of weights into those of scores."""
     for i in range(tile.lanes):
-        levels[i], means[i] = -LOWEST, 0
+        buffers.peaks[i], buffers.inverses[i], buffers.means[i] = LOWEST, 0, 0
     for i in range(tile.queries):
         query = tile.query + i
         at = (tile.batch * sizes.heads + tile.head) * sizes.queries + query
-        if slopes.lse[at] != -np.inf:
-            levels[i] = slopes.lse[at] / LN2 + 2
+        buffers.peaks[i], buffers.inverses[i] = slopes.peak[at], slopes.inverse[at]
         out_at = _at(slopes.out, tile.batch, tile.head, query)
         grad_at = _at(slopes.grad_out, tile.batch, tile.head, query)
         mean = -slopes.grad_lse[at]
         for d in range(sizes.value_dim):
             mean += slopes.out.flat[out_at + d] * slopes.grad_out.flat[grad_at + d]
-        means[i] = mean
+        buffers.means[i] = mean
 
 
 @njit(nogil=True)
@@ -247,9 +261,9 @@ def _add_tile(inputs, sizes, tile, buffers, found, task, with_gaps):
             b.slopes, 0, lanes, v.flat, v_at, v.token, 1, b.grad_columns, 0, lanes, rows, value_dim, lanes
         )
         if with_gaps:
-            pieces.differentiate_with_gaps(*block, b.scores, b.slopes, b.levels, b.means, dgaps)
+            pieces.differentiate_with_gaps(*block, b.scores, b.slopes, b.peaks, b.inverses, b.means, dgaps)
         else:
-            pieces.differentiate(*block, b.scores, b.slopes, b.levels, b.means)
+            pieces.differentiate(*block, b.scores, b.slopes, b.peaks, b.inverses, b.means)
         n = tile.queries
         multiply_add(
             found.dv, dv_at, v_lanes, b.scores, 0, lanes, 1, b.grad_rows, 0, v_lanes, rows, n, v_lanes
@@ -273,6 +287,7 @@ def _buffers(sizes, real):
         np.empty(tile * v_lanes, real),
         np.empty(KNOTS * tile, real),
         np.empty(KNOTS * tile, real),
+        np.empty(tile, real),
         np.empty(tile, real),
         np.empty(tile, real),
     )
@@ -300,7 +315,7 @@ def _backward(inputs, slopes, sizes, scale, splits, begin, end, found, with_gaps
             _load_rows(buffers.q_rows, inputs.q, tile, width, k_lanes, factor)
             _load_lanes(buffers.grad_columns, slopes.grad_out, tile, sizes.value_dim, one)
             _load_rows(buffers.grad_rows, slopes.grad_out, tile, sizes.value_dim, v_lanes, one)
-            _load_levels(sizes, slopes, tile, buffers.levels, buffers.means)
+            _load_answer(sizes, slopes, tile, buffers)
             _add_tile(inputs, sizes, tile, buffers, found, task, with_gaps)
             for i in range(tile.queries):
                 at = ((batch * sizes.heads + tile.head) * sizes.queries + tile.query + i) * width
@@ -325,11 +340,11 @@ def _entries(sources: str) -> tuple[Callable[..., None], Callable[..., None]]:
     """
 
     @njit(nogil=True, cache=True)
-    def forward(q, k, v, gaps, first, last, numbers, scale, begin, end, out, lse):
-        """Answer tiles `begin` to `end`, counted over batch, heads and tiles; `out`, `lse` are contiguous."""
+    def forward(q, k, v, gaps, first, last, numbers, scale, begin, end, out, lse, peak, inverse):
+        """Answer tiles `begin` to `end`, counted over batch, heads and tiles."""
         if sources != "":
             inputs, sizes = _unpack(q, k, v, gaps, first, last, numbers)
-            _forward(inputs, sizes, scale, begin, end, out, lse)
+            _forward(inputs, sizes, scale, begin, end, Answer(out, lse, peak, inverse))
 
     @njit(nogil=True, cache=True)
     def backward(
@@ -344,9 +359,10 @@ def _entries(sources: str) -> tuple[Callable[..., None], Callable[..., None]]:
         begin,
         end,
         out,
-        grad_out,
+        grads,
         lse,
-        grad_lse,
+        peak,
+        inverse,
         dq,
         dk,
         dv,
@@ -354,14 +370,15 @@ def _entries(sources: str) -> tuple[Callable[..., None], Callable[..., None]]:
     ):
         """Do tasks `begin` to `end`, counted over batch, kv_heads and shares of the tiles of a kv_head.
 
-        The numbers go on with the strides of `out` and `grad_out`, the shares of a kv_head, and whether
-        `dgaps` is wanted.
+        The numbers go on with the strides of `out` and of its `grads`, the shares of a kv_head, and whether
+        `dgaps` is wanted; `lse` is the gradient of `lse`.
         """
         if sources != "":
             inputs, sizes = _unpack(q, k, v, gaps, first, last, numbers)
             n = numbers[17:]
-            outs, grads = Strided(out, n[0], n[1], n[2]), Strided(grad_out, n[3], n[4], n[5])
-            slopes, found = Slopes(outs, grads, lse, grad_lse), Found(dq, dk, dv, dgaps)
+            strided_out, strided_grads = Strided(out, n[0], n[1], n[2]), Strided(grads, n[3], n[4], n[5])
+            slopes = Slopes(strided_out, strided_grads, lse, peak, inverse)
+            found = Found(dq, dk, dv, dgaps)
             _backward(inputs, slopes, sizes, scale, n[6], begin, end, found, n[7] != 0)
 
     return forward, backward

@@ -69,14 +69,14 @@ class Lanes:
         return total
 
     def exp2(self) -> Lanes:
-        """2^x; 0 below the smallest normal number, and at most 2^120 (float32) or 2^1000. NaN stays NaN."""
+        """2^x for x up to the largest exponent of a float; 0 below the smallest. NaN stays NaN."""
         shape, builder = self.shape, self.shape.builder
-        mantissa, lowest, highest = (23, -126.0, 120.0) if shape.size == 4 else (52, -1022.0, 1000.0)
+        mantissa, lowest = (23, -126.0) if shape.size == 4 else (52, -1022.0)
         coefficients = [math.log(2.0) ** n / math.factorial(n) for n in range(_EXP2_TERMS[shape.size])]
         # Added to a number it rounds it to an integer, which then stands in the lowest bits.
         rounder = 1.5 * 2.0**mantissa
         small = self < lowest
-        held = shape.where(small, shape.lanes(lowest), self).min(highest)
+        held = shape.where(small, shape.lanes(lowest), self)
         rounded = held + rounder
         value = (held - (rounded - rounder)).polynomial(coefficients)
         bits = ir.VectorType(ir.IntType(8 * shape.size), shape.width)

@@ -15,19 +15,19 @@ _TILE_BYTES = 256  # a row of lanes
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Outputs and log-sum-exps, see `reference.core`."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Outputs and log-sum-exps as `reference.core`, and more for the backward pass, see `kernels.Answer`."""
     out = gaps.new_empty((*q.shape[:3], v.shape[3]))
-    lse = gaps.new_empty(q.shape[:3])
+    lse, peak, inverse = (gaps.new_empty(q.shape[:3]) for _ in range(3))
     arrays, numbers, sizes = _pack(q, k, v, gaps, first, last)
-    found, strides_and_sizes = [_flat(x, x.dtype) for x in (out, lse)], np.array(numbers)
+    found, strides_and_sizes = [_flat(x, x.dtype) for x in (out, lse, peak, inverse)], np.array(numbers)
 
     def kernel(begin: int, end: int) -> None:
         kernels.forward(*arrays, strides_and_sizes, scale, begin, end, *found)
 
     tiles = -(-sizes.queries // sizes.tile)
     share(kernel, q.shape[0] * sizes.heads * tiles, sizes.tile * sizes.knots)
-    return out.to(q.dtype), lse
+    return out.to(q.dtype), lse, peak, inverse
 
 
 def backward(
@@ -40,7 +40,8 @@ def backward(
     first: Tensor,
     last: Tensor,
     out: Tensor,
-    lse: Tensor,
+    peak: Tensor,
+    inverse: Tensor,
     scale: float,
     with_gaps: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -56,7 +57,7 @@ def backward(
     outs, out_strides = _strided(out, gaps.dtype)
     grads, grad_strides = _strided(grad_out, gaps.dtype)
     all_numbers = np.array([*numbers, *out_strides, *grad_strides, splits, with_gaps])
-    rest = [outs, grads] + [_flat(x, gaps.dtype) for x in (lse, grad_lse, dq, dk, dv, dgaps)]
+    rest = [outs, grads] + [_flat(x, gaps.dtype) for x in (grad_lse, peak, inverse, dq, dk, dv, dgaps)]
 
     def kernel(begin: int, end: int) -> None:
         kernels.backward(*arrays, all_numbers, scale, begin, end, *rest)

@@ -19,6 +19,7 @@ from numba.core import cgutils
 from numba.core.extending import intrinsic
 
 from ctsattn.ops.continuous.cpu.lanes import INDEX, Array, Lanes, Shape
+from ctsattn.ops.continuous.reference import MAX_EXPONENT
 
 LN2 = math.log(2.0)
 # Below the radius (of δ / ln 2) a series takes over, by the size of a float in bytes.
@@ -142,6 +143,11 @@ def _raise_peak(shape, arrays, pieces, lane, at, rows):
     peaks.store(lane, peak.get())
 
 
+def _relative(scores: Lanes, peak: Lanes) -> Lanes:
+    """Scores less the peak. What stands above the peak has no weight; it is held where it stays finite."""
+    return (scores - peak).min(MAX_EXPONENT / LN2)
+
+
 def _rescale(shape, arrays, pieces, lane, at, rows):
     """Scale sums `[rows, lanes]` and totals from an old peak to a new one."""
     sums, totals, olds, peaks = arrays
@@ -155,10 +161,10 @@ def _weigh(shape, arrays, pieces, lane, at, rows):
     """Turn scores into weights, less the peak, and add their sum to a total."""
     scores, peaks, totals = arrays
     peak, total = peaks.load(lane), shape.variable(totals.load(lane))
-    first = scores.load(lane) - peak
+    first = _relative(scores.load(lane), peak)
     above, e_above, share = shape.variable(first), shape.variable(first.exp2()), shape.variable(0.0)
     with cgutils.for_range(shape.builder, rows, start=ir.Constant(INDEX, 1)) as loop:
-        below = scores.load(at(loop.index)) - peak
+        below = _relative(scores.load(at(loop.index)), peak)
         e_below = below.exp2()
         piece, length = shares(e_above.get(), e_below, below - above.get()), pieces.length(loop.index)
         weight = share.get() + length * piece.left
@@ -174,23 +180,25 @@ def _weigh(shape, arrays, pieces, lane, at, rows):
 def _differentiate(shape, arrays, pieces, lane, at, rows, with_gaps):
     """Turn scores into weights that sum to 1, and derivatives of the weights into those of the scores.
 
-    `levels` are log2 of the sums of weights; `means` are what is subtracted from the derivatives of weights.
+    `inverses` are 1 over the sums of weights; `means` are what is subtracted from the derivatives of weights.
     """
-    scores, slopes, levels, means, *gap_slopes = arrays
-    one, level, mean = ir.Constant(INDEX, 1), levels.load(lane), means.load(lane)
-    first = scores.load(lane) - level
+    scores, slopes, peaks, inverses, means, *gap_slopes = arrays
+    one, peak, inverse = ir.Constant(INDEX, 1), peaks.load(lane), inverses.load(lane)
+    mean, first = means.load(lane), _relative(scores.load(lane), peak)
     above, e_above = shape.variable(first), shape.variable(first.exp2())
     g_above, share, slope = shape.variable(slopes.load(lane) - mean), shape.variable(0.0), shape.variable(0.0)
     with cgutils.for_range(shape.builder, rows, start=one) as loop:
-        below, g_below = scores.load(at(loop.index)) - level, slopes.load(at(loop.index)) - mean
-        e_below = below.exp2()
+        below = _relative(scores.load(at(loop.index)), peak)
+        g_below, e_below = slopes.load(at(loop.index)) - mean, below.exp2()
         piece, length = shares(e_above.get(), e_below, below - above.get()), pieces.length(loop.index)
+        length = length * inverse
         weight, bend = share.get() + length * piece.left, length * piece.curve * (g_below - g_above.get())
         before = at(shape.builder.sub(loop.index, one))
         scores.store(before, weight)
         slopes.store(before, weight * g_above.get() + slope.get() + bend)
         if with_gaps:
-            by_length = pieces.only_seen(loop.index, piece.left * g_above.get() + piece.right * g_below)
+            seen = pieces.only_seen(loop.index, inverse)
+            by_length = seen * (piece.left * g_above.get() + piece.right * g_below)
             gap_slopes[0].add(pieces.knot(loop.index), by_length)
         share.set(length * piece.right)
         slope.set(shape.lanes(0.0) - bend)
