@@ -124,7 +124,7 @@ def compare(history: pd.DataFrame, future: pd.DataFrame, forecast: pd.DataFrame)
     """Scores of our forecast and of the naive ones on the same dates.
 
     Returns:
-        One row for each forecast, best first: MAE, pinball loss at 10, 50 and 90 %, coverage of the 80 % band.
+        One row for each forecast, best first: MAE, pinball loss at 10, 50 and 90 %, coverage of the band.
     """
     frame = future.assign(**forecast.drop(columns="ds"))
     for name, method in NAIVE.items():
@@ -157,6 +157,6 @@ def run(picture: str | os.PathLike[str], seed: int = 0, *, verbose: bool = True)
     figure.savefig(picture, dpi=150)
     shown = table.to_string(float_format=lambda x: f"{x:.3f}")
     return (
-        f"Weekly CO2, {len(history)} observations with real gaps; {len(future)} dates of the last three years "
-        f"forecast.\n\n{shown}\n\nPicture: {os.fspath(picture)}"
+        f"Weekly CO2: {len(future)} dates of the last three years, forecast from {len(history)} earlier "
+        f"weeks with real gaps.\n\n{shown}\n\nPicture: {os.fspath(picture)}"
     )

@@ -113,8 +113,8 @@ def _ask_span(store: SeriesStore, schema: Schema, seconds: float) -> Queries:
     most = int(np.ceil(1.2 * seconds / max(float(first.min()), 1e-300))) + 1
     if most > _MAX_STEPS:
         raise ValueError(
-            f"A horizon of {seconds:.6g} would be {most} steps, more than {_MAX_STEPS}. Ask for the timestamps you "
-            f"need: predict(times=[...])."
+            f"A horizon of {seconds:.6g} would be {most} steps, more than {_MAX_STEPS}. Ask for the "
+            f"timestamps you need: predict(times=[...])."
         )
     ahead = future_ticks(store, steps, most)
     inside = ahead <= (store.last_target + span)[:, None]
@@ -150,7 +150,8 @@ def _with_starts(store: SeriesStore) -> SeriesStore:
         return store
     if not store.has_history.any():
         raise ValueError(
-            "No series has an observation, so steps ahead have no start. Ask for timestamps: predict(times=[...])."
+            "No series has an observation, so steps ahead have no start. Ask for timestamps: "
+            "predict(times=[...])."
         )
     started = replace(store)
     last = np.array(store.last_target)
@@ -186,7 +187,7 @@ def with_known(store: SeriesStore, schema: Schema, future: Rows | None) -> Serie
 def beyond_known(
     store: SeriesStore, schema: Schema, asked: Queries
 ) -> tuple[NDArray[np.bool_], list[list[Any]]]:
-    """Rows that lie beyond the last known value of a known-future covariate, and which covariates those are."""
+    """Rows beyond the last known value of a known-future covariate, and which covariates those are."""
     features = schema.known
     if not features:
         return np.zeros(len(asked.series), bool), [[] for _ in asked.series]

@@ -158,22 +158,22 @@ class CrossValidation:
         steps = reach if step is None else Reach.of(step, store, default)
         folds = choose_cutoffs(store, reach, steps, n_windows, cutoffs, span)
         parts: list[tuple[Queries, Ticks, Any, Any]] = []
-        fitted = None
-        for cutoff in folds:
-            if fitted is None or self.refit:
-                fitted = self._train(panel, cutoff)
-                full = build_store(panel, fitted.schema, duplicates=self.estimator.duplicates)
+        fitted, full = self._train(panel, folds[0])
+        for number, cutoff in enumerate(folds):
+            if self.refit and number > 0:
+                fitted, full = self._train(panel, cutoff)
             parts.append(self._forecast(fitted, full, reach, cutoff))
         return self._frame(full, fitted, parts)
 
-    def _train(self, panel: Panel, cutoff: Ticks) -> Any:
+    def _train(self, panel: Panel, cutoff: Ticks) -> tuple[Any, SeriesStore]:
+        """A model of what precedes the cutoff, and the whole history read by the same schema."""
         fitted = self.estimator.learn(panel_until(panel, cutoff))
         end = fitted.store.end[fitted.store.has_history]
         if (end > cutoff[fitted.store.has_history]).any():
             raise RuntimeError(
                 "A training row is later than its cutoff. This is an error of ctsattn; please report it."
             )
-        return fitted
+        return fitted, build_store(panel, fitted.schema, duplicates=self.estimator.duplicates)
 
     def _forecast(
         self, fitted: Any, store: SeriesStore, reach: Reach, cutoff: Ticks
@@ -203,7 +203,8 @@ class CrossValidation:
         cutoff = np.concatenate([c for _, c, _, _ in parts])
         if not len(series):
             raise ValueError(
-                "No series has observations both before and after a cutoff. Use fewer windows, or a shorter horizon."
+                "No series has observations both before and after a cutoff. Use fewer windows, or a shorter "
+                "horizon."
             )
         order = np.lexsort((ticks, cutoff, series))
         values = np.concatenate([v for *_, v, _ in parts])[order]

@@ -71,7 +71,7 @@ class StoredEstimator(ConfiguredEstimator):
     def _fitted(self) -> Fitted:
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(
-                f"This {type(self).__name__} is not fitted yet. Call `fit(df)` first, or `load` a saved model."
+                f"This {type(self).__name__} is not fitted. Call `fit(df)` first, or `load` a saved model."
             )
         return self.fitted_
 

@@ -1,10 +1,11 @@
 r"""Conformal calibration of quantiles, separately for near and far horizons.
 
 For a quantile level $q$ and a bucket of elapsed time, the scores are $s_i = (y_i - \hat q_i) / \sigma_i$ on
-held-out data, with $\sigma_i$ the scale of the window. The calibrated quantile is $\hat q + \sigma\,\delta_q$,
-where $\delta_q$ is an order statistic of the scores: the $\lceil (n + 1) q \rceil$-th smallest for $q > 1/2$,
-the $\lfloor (n + 1) q \rfloor$-th for $q < 1/2$. If scores of the bucket are exchangeable with that of a new
-point, the chance that the truth lies above the band (or below it) is at most the nominal one.
+held-out data, with $\sigma_i$ the scale of the window. The calibrated quantile is
+$\hat q + \sigma\,\delta_q$, where $\delta_q$ is an order statistic of the scores: the
+$\lceil (n + 1) q \rceil$-th smallest for $q > 1/2$, the $\lfloor (n + 1) q \rfloor$-th for $q < 1/2$. If
+scores of the bucket are exchangeable with that of a new point, the chance that the truth lies above the
+band (or below it) is at most the nominal one.
 
 References:
     Romano, Patterson and Candès, "Conformalized quantile regression" (2019), theorem 2.
@@ -63,7 +64,7 @@ class Calibration:
 
 
 def conformal_shift(scores: NDArray[np.float64], level: float) -> float:
-    """Order statistic of `scores` that makes a quantile at `level` valid; the extreme one when they are too few."""
+    """Order statistic of `scores` that makes a quantile at `level` valid; the extreme one of too few."""
     count = len(scores)
     if level == 0.5:
         return float(np.median(scores))

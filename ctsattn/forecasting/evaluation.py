@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def learn_calibration(
     if not len(windows.times):
         raise ValueError(
             "There is no held-out observation to calibrate on: of series that were trained on, only cutoffs "
-            "after the end of their training data count. Pass later data, or series that training did not see."
+            "after the end of their training data count. Pass later data, or series that are new."
         )
     grid = np.unique([*GRID, *levels])
     bare = Fitted(**{**fitted.__dict__, "calibration": None})
@@ -102,7 +103,7 @@ def score(fitted: Fitted, store: SeriesStore, accelerator: str) -> float:
     windows = last_horizon(store, fitted.spec)
     if not len(windows.times):
         raise ValueError(
-            "No series has observations both before and within its last horizon, so there is nothing to score."
+            "No series has observations both before and within its last horizon: there is nothing to score."
         )
     names = asked_quantiles(None, _DECILES)
     grid = np.array(_DECILES)
@@ -161,7 +162,7 @@ def draw_paths(
     times = elapsed_units(fitted, store, queries)
     paths = np.empty((n, *quantiles.shape[:2]))
     bounds = np.flatnonzero(np.diff(queries.series, prepend=-1, append=-1))
-    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, end in pairwise(bounds):
         for target in range(quantiles.shape[1]):
             scores = fitted.correlation.draw(times[begin:end], n, rng)
             paths[:, begin:end, target] = to_values(scores, quantiles[begin:end, target])

@@ -207,8 +207,9 @@ def _tell_of_short_series(store: SeriesStore, spec: TaskSpec) -> None:
     if trained.any() and not trained.all():
         ids = store.source.ids.take(np.flatnonzero(~trained))
         warnings.warn(
-            f"{len(ids)} of {store.num_series} series take no part in training because no observation follows "
-            f"another within the horizon, for example {examples(ids)}; they can be predicted all the same.",
+            f"{len(ids)} of {store.num_series} series take no part in training because no observation "
+            f"follows another within the horizon, for example {examples(ids)}; they can be predicted all "
+            f"the same.",
             DataWarning,
             stacklevel=4,
         )
@@ -220,8 +221,8 @@ def _tell_of_bad_loss(log: TrainingLog, store: SeriesStore) -> None:
     ids = store.source.ids.take(np.array(log.bad_series))
     text = (
         f"The training loss was not finite after {log.steps} good steps, in a batch of the series "
-        f"{examples(ids, 10)}. Lower the learning rate, set_params(training__learning_rate=...), or look at the "
-        f"values of these series."
+        f"{examples(ids, 10)}. Lower the learning rate, set_params(training__learning_rate=...), or look at "
+        f"the values of these series."
     )
     if log.steps == 0:
         raise ValueError(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,8 +98,8 @@ def quantile_columns(
 
 def long_rows(
     queries: Queries, targets: Sequence[Any]
-) -> tuple[NDArray[np.int64], NDArray[Any], dict[str, Any]]:
-    """Series and ticks of the rows of a long answer, and its `variable` column when there are several targets."""
+) -> tuple[NDArray[np.int64], NDArray[Any], dict[Hashable, Any]]:
+    """Series and ticks of the rows of a long answer, and its column `variable` for several targets."""
     if len(targets) == 1:
         return queries.series, queries.ticks, {}
     variable = pd.Series(np.tile(np.array(targets, dtype=object), len(queries))).infer_objects()
@@ -143,8 +143,9 @@ def check_cold(store: SeriesStore, queries: Queries, allowed: bool) -> None:
     cold = np.unique(queries.series[~store.has_history[queries.series]])
     if cold.size and not allowed:
         raise ValueError(
-            f"{cold.size} series have no observation to forecast from: {examples(store.source.ids.take(cold))}. "
-            f"Give their history, or pass cold_start=True for the distribution of the training data."
+            f"{cold.size} series have no observation to forecast from: "
+            f"{examples(store.source.ids.take(cold))}. Give their history, or pass cold_start=True for the "
+            f"distribution of the training data."
         )
 
 
@@ -155,8 +156,8 @@ def warn_beyond_known(store: SeriesStore, schema: Schema, queries: Queries) -> N
         names = dict.fromkeys(name for row in columns for name in row)
         warnings.warn(
             f"{int(late.sum())} of {len(queries)} asked rows lie beyond the last known value of "
-            f"{examples(names)}, first {store.source.describe(queries.series[late], queries.ticks[late], 1)}; the "
-            f"last value is held there. List them with missing_future(future_df, ...).",
+            f"{examples(names)}: {store.source.describe(queries.series[late], queries.ticks[late], 1)}; "
+            f"the last value is held there. List them with missing_future(future_df, ...).",
             DataWarning,
             stacklevel=3,
         )
@@ -177,7 +178,7 @@ def missing_future_frame(store: SeriesStore, schema: Schema, queries: Queries, f
         ticks = np.concatenate([ticks, future.ticks[extra]])
         names += [""] * int(extra.sum())
         status += ["extra"] * int(extra.sum())
-    text = {"status": pd.Series(status, dtype=object), "columns": pd.Series(names, dtype=object)}
+    text: Table = {"status": pd.Series(status, dtype=object), "columns": pd.Series(names, dtype=object)}
     return store.source.frame(series, ticks, text)
 
 

@@ -48,7 +48,8 @@ def make_trainer(options: dict[str, Any], patience: int | None) -> lightning.Tra
 
 def mean_loss(network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Mean of the head's losses over the observed queries of a batch, and their number."""
-    losses = network.head.loss(network(batch), batch.future_values)
+    head: Any = network.head
+    losses = head.loss(network(batch), batch.future_values)
     observed = batch.future_observed & batch.future_mask[:, None, :]
     return masked_mean(losses, observed), observed.sum()
 
@@ -72,7 +73,7 @@ class Learner(lightning.LightningModule):
         self.bad_series: tuple[int, ...] = ()
         self._validation = [0.0, 0.0]
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         """AdamW, warmed up and then lowered along a cosine to a hundredth of the peak rate."""
         options = self.training_options
         decayed = [p for p in self.network.parameters() if p.requires_grad and p.ndim >= 2]
@@ -101,7 +102,7 @@ class Learner(lightning.LightningModule):
             self.bad_series = tuple(sorted(set(held.batch.series.tolist())))
             self.trainer.should_stop = True
             # A harmless step: what it does to the weights is undone when training ends.
-            return sum((p * 0.0).nan_to_num().sum() for p in self.network.parameters())  # type: ignore[return-value]
+            return torch.stack([(p * 0.0).nan_to_num().sum() for p in self.network.parameters()]).sum()
         self.train_loss = float(loss.detach())
         self._keep_good_weights()
         self.steps = self.global_step + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,6 +72,7 @@ def predict_quantiles(
     elapsed, scale = np.zeros(count), np.ones((count, targets))
     device = device_of(accelerator)
     network = fitted.network.to(device).eval()
+    head: Any = network.head
     asked = torch.as_tensor(levels, dtype=torch.float32, device=device)
     try:
         for rows in _plan(fitted, store, windows, batch_size):
@@ -78,7 +80,7 @@ def predict_quantiles(
             batch = fitted.collator(store, part)
             with torch.inference_mode():
                 moved = batch.to(device)
-                found = network.head.quantiles(network(moved), asked).float().cpu().numpy()
+                found = head.quantiles(network(moved), asked).float().cpu().numpy()
             mask = batch.future_mask.numpy()
             at, _ = spans(windows.indptr[rows], windows.indptr[rows + 1])
             values[at] = np.moveaxis(batch.unscale(found), 1, 2)[mask]
@@ -97,7 +99,7 @@ def predict_quantiles(
 def _plan(
     fitted: Fitted, store: SeriesStore, windows: Windows, batch_size: int | None
 ) -> Iterator[NDArray[np.int64]]:
-    """Rows of each batch: a given number of windows, or as many of like length as a budget of memory allows."""
+    """Rows of each batch: a given number of windows, or as many of like length as memory allows."""
     asks = np.flatnonzero(np.diff(windows.indptr) > 0)
     if batch_size is not None:
         yield from np.array_split(asks, -(-len(asks) // batch_size))
@@ -122,8 +124,8 @@ def _check_finite(values: NDArray[np.float64], store: SeriesStore, windows: Wind
         series = windows.series[windows.queries.segment[bad]]
         raise ValueError(
             f"The forecast is not finite for {len(np.unique(series))} series, in {int(bad.sum())} rows: "
-            f"{store.source.describe(series, windows.times[bad])}. Look at the values of these series; numbers "
-            f"beyond 1e300 cannot be scaled."
+            f"{store.source.describe(series, windows.times[bad])}. Look at the values of these series; "
+            f"numbers beyond 1e300 cannot be scaled."
         )
 
 

@@ -26,7 +26,7 @@ _GRID_END = 5.0
 
 @dataclass(frozen=True)
 class PathCorrelation:
-    """Correlation of normal scores over elapsed time.
+    r"""Correlation of normal scores over elapsed time.
 
     Attributes:
         shift: Share $c$ of variance that a whole path has in common.
@@ -43,7 +43,7 @@ class PathCorrelation:
         return self.shift + self.drift * np.exp(-np.abs(elapsed) / self.decay)
 
     def draw(self, times: NDArray[np.float64], paths: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Draw normal scores `[paths, times]` at ascending `times` `[times]`; equal times share one draw of the drift."""
+        """Draw normal scores `[paths, times]` at ascending `times` `[times]`."""
         white = max(0.0, 1.0 - self.shift - self.drift)
         steps = rng.standard_normal((paths, len(times)))
         fade = np.exp(-np.diff(times) / self.decay)

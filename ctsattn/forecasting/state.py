@@ -84,7 +84,8 @@ def to_file(fitted: Fitted, *, data: bool) -> tuple[dict[str, Any], dict[str, Te
 def from_file(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
     """Inverse of `to_file`."""
     config = decode_config(header["model"], MODELS)
-    spec = TaskSpec(**{k: tuple(v) if isinstance(v, list) else v for k, v in header["spec"].items()})
+    sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header["spec"].items()}
+    spec = TaskSpec(**sizes)
     network = config.build(spec)
     network.load_state_dict(_under(tensors, "network/"))
     network.eval()

@@ -116,7 +116,7 @@ def test_36_utilsforecast_takes_the_frame_as_it_is_and_agrees_with_our_scores(df
 def test_36_the_score_is_minus_the_weighted_quantile_loss_on_the_last_horizon(df, fitted):
     deciles = [q / 10 for q in range(1, 10)]
     numerator, rows = 0.0, 0.0
-    for name, own in df.groupby("unique_id", sort=False):
+    for _, own in df.groupby("unique_id", sort=False):
         cutoff = own["ds"].max() - pd.Timedelta("2D")
         future = own[own["ds"] > cutoff]
         answer = fitted.predict(df=own[own["ds"] <= cutoff], times=future["ds"].tolist(), quantiles=deciles)

@@ -78,7 +78,7 @@ def test_methods_that_need_a_model_say_so_before_fit(method, df, tmp_path):
 
 
 def test_fit_refuses_options_out_of_range_by_name(df):
-    with pytest.raises(ValueError, match="`quantiles` must lie between 0 and 1, both excluded, but 1.5"):
+    with pytest.raises(ValueError, match=r"`quantiles` must lie between 0 and 1, both excluded, but 1\.5"):
         tiny(quantiles=[0.5, 1.5]).fit(df)
     with pytest.raises(ValueError, match=r"`Training\.max_steps` must be an integer"):
         tiny(training=replace(QUICK, max_steps=-1)).fit(df)

@@ -119,7 +119,7 @@ def test_27_imputed_values_look_at_both_sides(df):
     np.testing.assert_allclose(answer["ctsattn"], [6.0, 13.0], atol=1e-4)
     assert answer["ds"].tolist() == one["ds"].iloc[[6, 13]].tolist()
     assert answer["in_sample"].all()
-    with pytest.raises(ValueError, match="1 of 1 times lie after the last observation.*use `predict`"):
+    with pytest.raises(ValueError, match=r"1 of 1 times lie after the last observation.*use `predict`"):
         model.impute(times=["2024-03-01"], df=rows)
     with pytest.raises(ValueError, match="No value of 'y' is missing"):
         model.impute(df=rows.dropna())

@@ -78,7 +78,7 @@ def test_a6_duplicates_in_late_series_are_seen():
     )
     late = frame[(frame["unique_id"] >= 100) & (frame["ds"] == "2024-01-01 02:00")].assign(y=2.0)
     with pytest.raises(
-        ValueError, match="in 50 series, 100 rows.* 2 rows at unique_id 100 at ds 2024-01-01 02"
+        ValueError, match=r"in 50 series, 100 rows.* 2 rows at unique_id 100 at ds 2024-01-01 02"
     ):
         tiny().fit(pd.concat([frame, late]))
 
