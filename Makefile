@@ -61,8 +61,8 @@ verdict: $(STAMP) ## test the post's guess from the committed rows
 tables: $(STAMP) ## rewrite the README's tables from the committed result files
 	$(BIN)/python scripts/readme_tables.py
 
-notebooks: $(STAMP) ## write the notebooks from their sources
-	$(BIN)/python scripts/build_notebooks.py
+notebooks: $(STAMP) ## run the notebooks in place, at full settings
+	$(BIN)/python scripts/run_notebooks.py
 
 wheel-check: $(STAMP) ## build the wheel, install it in an empty environment, run the demo from it
 	bash scripts/check_wheel.sh
