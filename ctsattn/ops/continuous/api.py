@@ -118,7 +118,7 @@ def continuous_attention(
     )
     check_choice("backend", backend, (None, *BACKENDS))
     core = choose_backend(backend, q, k, v, dropout_p)
-    return attend(q, k, v, request, Rule(core, piece_weights))
+    return attend(q, k, v, request, Rule(core, piece_weights, getattr(core, "answer", None)))
 
 
 def choose_backend(backend: str | None, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Core:

@@ -33,10 +33,13 @@ class Rule(NamedTuple):
     Attributes:
         core: Solves the canonical problem, as `reference.core`.
         piece_weights: Shares of a piece that fall to its two ends, as `reference.piece_weights`.
+        answer: As `core`, but only outputs, and complete where there is nothing to integrate; None: the rule
+            has no such pass of its own.
     """
 
     core: Core
     piece_weights: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    answer: Callable[..., Tensor] | None = None
 
 
 class Problem(NamedTuple):
@@ -173,6 +176,9 @@ def solve(problem: Problem, rule: Rule) -> Tensor:
         return (q @ k.mT) @ v  # nothing, but on the graph of the arguments
     first, last = problem.whole or (problem.first, problem.last)
     hints = {"causal": problem.causal, "full": problem.full, "offset": problem.offset}
+    if rule.answer is not None and problem.whole is None and not problem.partial:
+        flat = problem.may_be_flat
+        return rule.answer(q, k, v, problem.gaps, first, last, scale, **hints, may_be_flat=flat)
     out, lse = rule.core(q, k, v, problem.gaps, first, last, scale, **hints)
     for piece in problem.partial:
         out, lse = merge_partial(out, lse, q, k, v, scale, piece, rule.piece_weights)

@@ -121,10 +121,35 @@ def test_every_case_of_the_public_function_runs_on_it(kernels, options):
     torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["causal", "packed", "masked", "all at one time"])
+def test_queries_without_time_to_integrate_get_the_limit_and_its_gradients(kernels, kind):
+    knots = 60
+    case = problem("causal", queries=knots, knots=knots, batch=2, kv_heads=2)
+    times = case.gaps.clone()
+    times[0, :5] = 0
+    times[0, 20:23] = 0
+    options: dict = {"is_causal": True}
+    if kind == "packed":
+        options["cu_seqlens"] = torch.tensor([0, 1, 20, 23, 40, knots])
+    if kind == "masked":
+        options = {"key_mask": (torch.arange(knots) < torch.tensor([[1], [0]]))}
+    if kind == "all at one time":
+        times.zero_()
+        options = {"is_causal": False}
+    found = {}
+    for backend in ("triton", "reference"):
+        tensors = [x.detach().clone().requires_grad_() for x in (*case[:3], times)]
+        *qkv, gaps = tensors
+        out = continuous_attention(*qkv, gaps.cumsum(-1), backend=backend, **options)
+        found[backend] = (out, *torch.autograd.grad((out * case.out_weight).sum(), tensors))
+    for ours, plain in zip(found["triton"], found["reference"], strict=True):
+        torch.testing.assert_close(ours, plain, rtol=2e-5, atol=2e-5)
+
+
 def test_its_registration_passes_opcheck(kernels):
     case = problem("causal", queries=4, knots=9, heads=1)
     q, k, v, gaps = (x.clone().requires_grad_() for x in case[:4])
-    arguments = (q, k, v, gaps, case.first, case.last, 0.25, True)
+    arguments = (q, k, v, gaps, case.first, case.last, 0.25, True, True)
     torch.library.opcheck(
         torch.ops.ctsattn.continuous_attention.default,
         arguments,

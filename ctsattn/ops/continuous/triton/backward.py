@@ -13,11 +13,13 @@ from ctsattn.ops.continuous.triton.primitives import (
     CEILING,
     LOG2E,
     RUNS,
+    gaps_of_rows,
     join_four,
     join_two,
     load_gaps,
     piece_curvature,
     piece_weights,
+    read_first,
     split_in_four,
     split_in_two,
     tile_offsets,
@@ -74,7 +76,6 @@ def tile_gradients(
     M: tl.constexpr, N: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, GAPS: tl.constexpr,
 ):  # fmt: skip
     """Weights, gradients of scores, and gradient per gap, [M, N], of a tile's columns."""
-    gap = tl.broadcast_to(gap[None, :], (M, N))
     none = tl.zeros((M, RUNS), tl.float32)
     s_low, s_high = split_in_two(s, M, N)
     g_low, g_high = split_in_two(g, M, N)
@@ -144,12 +145,13 @@ def attention_bwd_prepare_kernel(
     tl.store(delta_ptr + at, delta, mask=inside)
     tl.store(lse2_ptr + at, tl.where(lse == float("-inf"), 1.0e30, lse * LOG2E), mask=inside)
     if h == 0:
-        first = tl.load(first_ptr + b * num_queries + row, mask=inside, other=0)
+        first, flat = read_first(first_ptr + b * num_queries + row, inside)
         last = tl.load(last_ptr + b * num_queries + row, mask=inside, other=-1)
         limits_ptr += b * 4 * blocks + block
         tl.store(limits_ptr, tl.min(tl.where(inside, first, num_knots), 0))
         tl.store(limits_ptr + blocks, tl.max(first, 0))
-        tl.store(limits_ptr + 2 * blocks, tl.min(last, 0))  # -1 where the block is not full: it is not whole
+        # -1 where the block is not full or not ordinary: then it is not whole.
+        tl.store(limits_ptr + 2 * blocks, tl.min(tl.where(flat | (first == last), -1, last), 0))
         tl.store(limits_ptr + 3 * blocks, tl.max(last, 0))
 
 
@@ -168,7 +170,7 @@ def query_blocks(limits_ptr, n0, blocks, STEP: tl.constexpr, CHUNK: tl.constexpr
         first_max = tl.load(limits_ptr + blocks + i, mask=ok, other=2147483647)
         last_min = tl.load(limits_ptr + 2 * blocks + i, mask=ok, other=-1)
         last_max = tl.load(limits_ptr + 3 * blocks + i, mask=ok, other=-1)
-        some = (last_max > n0) & (first_min < n0 + STEP)
+        some = (last_max >= n0) & (first_min < n0 + STEP)
         whole = (first_max <= n0) & (last_min >= n0 + STEP)
         low = tl.minimum(low, tl.min(tl.where(some, i, blocks), 0))
         high = tl.maximum(high, tl.max(tl.where(some, i + 1, 0), 0))
@@ -188,7 +190,7 @@ def knot_gradients_tile(
     q_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, first_ptr, last_ptr, stride_q, stride_g,
     m0, n0, num_queries, head_dim, value_dim, scale,
     BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    EVEN: tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr,
+    EVEN: tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr,
     GAPS: tl.constexpr, SINGLE: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -209,10 +211,19 @@ def knot_gradients_tile(
     if not SCALED:
         s = s * scale
     if MASK:
-        first = tl.load(first_ptr + row, mask=inside, other=0)
+        first, flat = read_first(first_ptr + row, inside)
         last = tl.load(last_ptr + row, mask=inside, other=-1)
+        gap, end = gaps_of_rows(gap, end, flat, BM, BN, FILL)
         s = hide(s, n0, first, last, end, BN, SIMPLE)
+    else:
+        gap = tl.broadcast_to(gap[None, :], (BM, BN))
     w, a, t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, GAPS)
+    if MASK and FILL:
+        t = tl.where(flat[:, None], 0.0, t)
+        # The only knot that a query sees has the weight 1; of its two columns, the one with a piece.
+        only = tl.where((first == last) & inside, first - n0, -1)
+        column = tl.where(tl.arange(0, BN) < BN - RUNS, tile_offsets(BN), -2)
+        w = tl.where(column[None, :] == only[:, None], 1.0, w)
     dv = tl.dot(tl.trans(grad_out), w.to(q.dtype), dv, input_precision=PRECISION)
     a = a.to(q.dtype)
     dk = tl.dot(tl.trans(q), a, dk, input_precision=PRECISION)
@@ -273,7 +284,7 @@ def attention_bwd_knots_kernel(
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     stride_gb, stride_gh, stride_gn, batches, kv_heads, groups, num_queries, num_knots, head_dim, value_dim, scale,
     BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr,
-    EVEN_V: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, GAPS: tl.constexpr, SINGLE: tl.constexpr,
+    EVEN_V: tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, GAPS: tl.constexpr, SINGLE: tl.constexpr,
     TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of keys, values and gaps of one tile of knots, over all query heads that share it.
@@ -321,14 +332,14 @@ def attention_bwd_knots_kernel(
             dk, dv, dgap = knot_gradients_tile(
                 dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr + row0 * head_dim,
                 first_ptr, last_ptr, stride_qn, stride_gn, m0, n0, num_queries, head_dim, value_dim, scale, BM, BN, D, DV,
-                EVEN, EVEN_V, True, SIMPLE, SCALED, GAPS, SINGLE, TERMS, RADIUS, FAST, PRECISION,
+                EVEN, EVEN_V, True, FILL, SIMPLE, SCALED, GAPS, SINGLE, TERMS, RADIUS, FAST, PRECISION,
             )  # fmt: skip
         for step in tl.range(0, whole_high - whole_low):
             m0 = (whole_low + step) * BM
             dk, dv, dgap = knot_gradients_tile(
                 dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr + row0 * head_dim,
                 first_ptr, last_ptr, stride_qn, stride_gn, m0, n0, num_queries, head_dim, value_dim, scale, BM, BN, D, DV,
-                EVEN, EVEN_V, False, SIMPLE, SCALED, GAPS, SINGLE, TERMS, RADIUS, FAST, PRECISION,
+                EVEN, EVEN_V, False, FILL, SIMPLE, SCALED, GAPS, SINGLE, TERMS, RADIUS, FAST, PRECISION,
             )  # fmt: skip
     all_tiles = tl.num_programs(0).to(tl.int64)
     at = bh * tiles + tile
@@ -368,9 +379,9 @@ def attention_bwd_edges_kernel(
 @triton.jit
 def query_gradients_tile(
     dq, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_k, stride_v,
-    n0, first, last, num_knots, head_dim, value_dim, scale,
+    n0, first, last, flat, num_knots, head_dim, value_dim, scale,
     BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    EVEN: tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr,
+    EVEN: tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr,
     TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add what one tile of knots gives to the gradients of a block of queries."""
@@ -382,6 +393,7 @@ def query_gradients_tile(
     g = tl.dot(grad_out, tl.trans(v), input_precision=PRECISION) - delta[:, None]
     if not SCALED:
         s = s * scale
+    gap, end = gaps_of_rows(gap, end, flat, BM, BN, MASK and FILL)
     if MASK:
         s = hide(s, n0, first, last, end, BN, SIMPLE)
     _w, a, _t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, False)
@@ -394,7 +406,7 @@ def attention_bwd_queries_kernel(
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     stride_gb, stride_gh, stride_gn, heads, groups, num_queries, num_knots, head_dim, value_dim, scale,
     BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr,
-    EVEN_V: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr,
+    EVEN_V: tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr,
     FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one block of queries of one head."""
@@ -409,7 +421,7 @@ def attention_bwd_queries_kernel(
     m0 = block * BM
     row = m0 + tl.arange(0, BM)
     inside = row < num_queries
-    first = tl.load(first_ptr + b * num_queries + row, mask=inside, other=0)
+    first, flat = read_first(first_ptr + b * num_queries + row, inside)
     last = tl.load(last_ptr + b * num_queries + row, mask=inside, other=-1)
     lse = tl.load(lse_ptr + bh * num_queries + row, mask=inside, other=1.0e30)
     delta = tl.load(delta_ptr + bh * num_queries + row, mask=inside, other=0.0)
@@ -420,21 +432,23 @@ def attention_bwd_queries_kernel(
     if SCALED:
         q = (q * scale).to(q.dtype)
     STEP: tl.constexpr = BN - RUNS
-    low, whole_low, whole_high, high = visible_tiles(first, last, inside, num_knots, STEP)
+    low, whole_low, whole_high, high = visible_tiles(
+        first, last, tl.where(flat, -1, last), inside, num_knots, STEP
+    )
 
     dq = tl.zeros((BM, D), tl.float32)
     on_the_right = tl.cdiv(high - whole_high, STEP)
     for i in tl.range(0, on_the_right + (whole_low - low) // STEP):
         n0 = tl.where(i < on_the_right, whole_high + i * STEP, low + (i - on_the_right) * STEP)
         dq = query_gradients_tile(
-            dq, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim,
-            value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, SIMPLE, SCALED, TERMS, RADIUS, FAST, PRECISION,
+            dq, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, flat, num_knots, head_dim,
+            value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, FILL, SIMPLE, SCALED, TERMS, RADIUS, FAST, PRECISION,
         )  # fmt: skip
     for i in tl.range(0, (whole_high - whole_low) // STEP):
         n0 = whole_low + i * STEP
         dq = query_gradients_tile(
-            dq, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim,
-            value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False, SIMPLE, SCALED, TERMS, RADIUS, FAST, PRECISION,
+            dq, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, flat, num_knots, head_dim,
+            value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False, FILL, SIMPLE, SCALED, TERMS, RADIUS, FAST, PRECISION,
         )  # fmt: skip
     col = tl.arange(0, D)
     at = dq_ptr + (bh * num_queries + row)[:, None] * head_dim + col[None, :]

@@ -3,7 +3,8 @@
 Tiles that every query of a block sees whole come last and need no running maximum: the reference point of the
 exponentials stays where the masked tiles left it, and nothing is rescaled. bfloat16 weights have the range of float32,
 so this fails only if a score exceeds that reference point by about 41; the block then sees it in its sum and starts
-again, with a running maximum.
+again, with a running maximum. With `FILL`, queries with nothing to integrate get what `api.py` says: the value of the only
+knot they see, or the result with unit gaps, for which the block starts again too.
 """
 
 import triton
@@ -14,10 +15,12 @@ from ctsattn.ops.continuous.triton.primitives import (
     LN2,
     LOG2E,
     RUNS,
+    gaps_of_rows,
     join_four,
     join_two,
     load_gaps,
     piece_weights,
+    read_first,
     reciprocal,
     split_in_four,
     split_in_two,
@@ -62,7 +65,6 @@ def tile_weights(
     M: tl.constexpr, N: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Weights [M, N] of a tile's columns."""
-    gap = tl.broadcast_to(gap[None, :], (M, N))
     none = tl.zeros((M, RUNS), tl.float32)
     s_low, s_high = split_in_two(s, M, N)
     gap_low, gap_high = split_in_two(gap, M, N)
@@ -87,7 +89,7 @@ def tile_weights(
 @triton.jit
 def hide(s, n0, first, last, end, BN: tl.constexpr, SIMPLE: tl.constexpr):
     """Give knots that have no weight for a query the score `HIDDEN`."""
-    visible = end[None, :] <= (last - n0)[:, None]
+    visible = end <= (last - n0)[:, None]
     if not SIMPLE:
         visible = visible & (tile_offsets(BN)[None, :] >= (first - n0)[:, None])
     return tl.where(visible, s, HIDDEN)
@@ -110,15 +112,16 @@ def load_rows(ptr, stride, local, width, n0, num_knots, MASK: tl.constexpr, EVEN
 
 @triton.jit
 def forward_tile(
-    acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, n0, first, last, num_knots, head_dim, value_dim, scale,
-    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr,
-    MASK: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, NORMALISE: tl.constexpr, TERMS: tl.constexpr,
-    RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, n0, first, last, flat, num_knots, head_dim, value_dim,
+    scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr,
+    MASK: tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, NORMALISE: tl.constexpr,
+    TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add one tile of knots to the accumulators; the running maximum moves only if `MASK`."""
     local = tile_offsets(BN)
     k = load_rows(k_ptr, stride_k, local, head_dim, n0, num_knots, MASK, EVEN, D)
     gap, end = load_gaps(gap_ptr, n0, num_knots, BN)
+    gap, end = gaps_of_rows(gap, end, flat, BM, BN, FILL)
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if not SCALED:
         s = s * scale
@@ -144,12 +147,12 @@ def forward_tile(
 
 
 @triton.jit
-def visible_tiles(first, last, inside, num_knots, STEP: tl.constexpr):
+def visible_tiles(first, last, whole_last, inside, num_knots, STEP: tl.constexpr):
     """Knots that a block of queries sees, [low, high), and within it those tiles that all see whole."""
     high = tl.max(last, 0) + 1
     low = tl.min(tl.where(inside, first, num_knots), 0) // STEP * STEP
     whole_low = tl.cdiv(tl.max(first, 0), STEP) * STEP
-    whole_high = tl.maximum(tl.min(tl.where(inside, last, num_knots), 0), 0) // STEP * STEP
+    whole_high = tl.maximum(tl.min(tl.where(inside, whole_last, num_knots), 0), 0) // STEP * STEP
     if whole_low >= whole_high:
         whole_low = low
         whole_high = low
@@ -189,6 +192,7 @@ def attention_fwd_kernel(
     DV: tl.constexpr,
     EVEN: tl.constexpr,
     EVEN_V: tl.constexpr,
+    FILL: tl.constexpr,
     SIMPLE: tl.constexpr,
     SCALED: tl.constexpr,
     NORMALISE: tl.constexpr,
@@ -209,7 +213,7 @@ def attention_fwd_kernel(
     # [BM]
     row = block * BM + tl.arange(0, BM)
     inside = row < num_queries
-    first = tl.load(first_ptr + b * num_queries + row, mask=inside, other=0)
+    first, flat = read_first(first_ptr + b * num_queries + row, inside)
     last = tl.load(last_ptr + b * num_queries + row, mask=inside, other=-1)
     q = load_rows(
         q_ptr + b * stride_qb + h * stride_qh, stride_qn, tl.arange(0, BM), head_dim, block * BM, num_queries, True, EVEN, D
@@ -217,7 +221,7 @@ def attention_fwd_kernel(
     if SCALED:
         q = (q * scale).to(q.dtype)
     STEP: tl.constexpr = BN - RUNS
-    low, whole_low, whole_high, high = visible_tiles(first, last, inside, num_knots, STEP)
+    low, whole_low, whole_high, high = visible_tiles(first, last, last, inside, num_knots, STEP)
 
     acc = tl.zeros((BM, DV), tl.float32)
     total = tl.zeros((BM,), tl.float32)
@@ -226,29 +230,38 @@ def attention_fwd_kernel(
     for i in tl.range(0, on_the_right + (whole_low - low) // STEP):
         n0 = tl.where(i < on_the_right, whole_high + i * STEP, low + (i - on_the_right) * STEP)
         acc, total, m = forward_tile(
-            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim, value_dim,
-            scale, BM, BN, D, DV, EVEN, EVEN_V, True, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, flat, num_knots, head_dim,
+            value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
         )  # fmt: skip
     for i in tl.range(0, (whole_high - whole_low) // STEP):
         n0 = whole_low + i * STEP
         acc, total, m = forward_tile(
-            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim, value_dim,
-            scale, BM, BN, D, DV, EVEN, EVEN_V, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, flat, num_knots, head_dim,
+            value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
         )  # fmt: skip
-    if tl.max(tl.where(total < limit, 0, 1), 0) > 0:  # too large, or NaN
+    again = tl.where(total < limit, 0, 1)  # too large, or NaN
+    if FILL:
+        again = tl.where(flat, 1, again)
+    if tl.max(again, 0) > 0:
         acc = tl.zeros((BM, DV), tl.float32)
         total = tl.zeros((BM,), tl.float32)
         m = tl.full((BM,), -1.0e30, tl.float32)
         for i in tl.range(0, tl.cdiv(high - low, STEP)):
             n0 = low + i * STEP
             acc, total, m = forward_tile(
-                acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim,
-                value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST,
+                acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, flat, num_knots, head_dim,
+                value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, FILL, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST,
                 PRECISION,
             )  # fmt: skip
     some = total > 1.2e-37  # the smallest whose reciprocal is finite
     acc = acc * reciprocal(tl.where(some, total, 1.0), FAST)[:, None]
     col = tl.arange(0, DV)
+    if FILL:
+        single = inside & (first == last)
+        if tl.max(single.to(tl.int32), 0) > 0:
+            at = v_ptr + first.to(tl.int64)[:, None] * stride_vn + col[None, :]
+            only = tl.load(at, mask=single[:, None] & (col[None, :] < value_dim), other=0.0)
+            acc = tl.where(single[:, None], only.to(tl.float32), acc)
     out_at = out_ptr + (bh * num_queries + row)[:, None] * value_dim + col[None, :]
     tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (col[None, :] < value_dim))
     lse = tl.where(some, m * LN2 + tl.log(tl.where(some, total, 1.0)), float("-inf"))

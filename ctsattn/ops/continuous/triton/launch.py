@@ -60,17 +60,23 @@ def _width(size: int) -> int:
     return max(16, triton.next_power_of_2(size))
 
 
-# Measured on an H200 (capability 9.0) in bfloat16; see experiments/kernels. Keys: kernel and width, rounded up.
-HOPPER = {
-    ("forward", 64): Tile(64, 128, 4, 3),
-    ("forward", 128): Tile(128, 128, 8, 2),
-    ("forward", 256): Tile(64, 64, 4, 1),
-    ("knots", 64): Tile(64, 64, 4, 3),
-    ("knots", 128): Tile(128, 64, 8, 2),
-    ("knots", 256): Tile(32, 64, 8, 1),
-    ("queries", 64): Tile(64, 64, 4, 3),
-    ("queries", 128): Tile(64, 64, 4, 2),
-    ("queries", 256): Tile(32, 64, 4, 1),
+# Measured on an H200 (capability 9.0) in bfloat16; see experiments/kernels. Kernel and width, rounded up, give tiles and
+# the most knots that each is for.
+HOPPER: dict[tuple[str, int], tuple[tuple[float, Tile], ...]] = {
+    ("forward", 64): ((2048, Tile(64, 64, 4, 3)), (math.inf, Tile(64, 128, 4, 3))),
+    ("forward", 128): ((4096, Tile(64, 64, 4, 2)), (math.inf, Tile(128, 128, 8, 2))),
+    ("forward", 256): ((math.inf, Tile(64, 64, 4, 1)),),
+    ("knots", 64): (
+        (56, Tile(64, 64, 4, 1)),
+        (64, Tile(64, 128, 4, 1)),
+        (1024, Tile(64, 64, 4, 1)),
+        (math.inf, Tile(64, 64, 4, 3)),
+    ),
+    ("knots", 128): ((1024, Tile(64, 64, 4, 2)), (math.inf, Tile(128, 64, 8, 2))),
+    ("knots", 256): ((math.inf, Tile(32, 64, 8, 1)),),
+    ("queries", 64): ((math.inf, Tile(64, 64, 4, 3)),),
+    ("queries", 128): ((math.inf, Tile(64, 64, 4, 2)),),
+    ("queries", 256): ((math.inf, Tile(32, 64, 4, 1)),),
 }
 # Small enough for 100 KB of shared memory; also where products are not in half precision. Not measured.
 CAREFUL = {
@@ -84,25 +90,22 @@ CAREFUL = {
     ("queries", 128): Tile(16, 64, 4, 1),
     ("queries", 256): Tile(16, 64, 4, 1),
 }
-# Found by `tune`: (kernel, width, dtype, whether the row fits one tile) -> tile.
-TUNED: dict[tuple[str, int, torch.dtype, bool], Tile] = {}
+# What a caller measured himself: (kernel, width, dtype) -> tile.
+TUNED: dict[tuple[str, int, torch.dtype], Tile] = {}
 
 
 def choose_tile(kernel: str, q: Tensor, v: Tensor) -> Tile:
     """Tile of a kernel for these tensors."""
     width = max(64, _width(max(q.shape[-1], v.shape[-1])))
-    short = v.shape[-2] <= 121
-    tuned = TUNED.get((kernel, width, q.dtype, short))
+    tuned = TUNED.get((kernel, width, q.dtype))
     if tuned is not None:
         return tuned
     if q.dtype == torch.float32 or not q.is_cuda or torch.cuda.get_device_capability(q.device)[0] < 9:
         return CAREFUL[kernel, width]
-    if short and kernel == "knots" and width == 64:
-        return Tile(64, 64 if v.shape[-2] <= 56 else 128, 4 if v.shape[-2] <= 56 else 8, 1)
-    return HOPPER[kernel, width]
+    return next(tile for most, tile in HOPPER[kernel, width] if v.shape[-2] <= most)
 
 
-def _shared_arguments(q: Tensor, k: Tensor, v: Tensor, scale: float, simple: bool) -> dict[str, object]:
+def _shared_arguments(q: Tensor, k: Tensor, v: Tensor, scale: float, simple: bool, fill: bool) -> dict[str, object]:
     """Compile-time arguments that all kernels have."""
     kind = KINDS[q.dtype]
     wide, wide_v = _width(q.shape[-1]), _width(v.shape[-1])
@@ -113,6 +116,7 @@ def _shared_arguments(q: Tensor, k: Tensor, v: Tensor, scale: float, simple: boo
         "DV": wide_v,
         "EVEN": q.shape[-1] == wide,
         "EVEN_V": v.shape[-1] == wide_v,
+        "FILL": fill,
         "SIMPLE": simple,
         "SCALED": exact and q.dtype != torch.float16,
         "TERMS": kind.terms,
@@ -128,7 +132,8 @@ def _strides(*tensors: Tensor) -> tuple[int, ...]:
 
 
 def launch_forward(
-    q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor, scale: float, simple: bool
+    q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor, scale: float, simple: bool,
+    fill: bool,
 ) -> tuple[Tensor, Tensor]:
     """Run the forward kernel: outputs and log-sum-exps."""
     batch, heads, queries, head_dim = q.shape
@@ -140,7 +145,7 @@ def launch_forward(
     grid = (triton.cdiv(queries, tile.queries) * batch * heads,)
     attention_fwd_kernel[grid](
         q, k, v, gaps, first, last, out, lse, *_strides(q, k, v), heads, heads // k.shape[1], queries, knots,
-        head_dim, value_dim, scale, kind.limit, BM=tile.queries, BN=tile.columns, NORMALISE=kind.normalise, **_shared_arguments(q, k, v, scale, simple),
+        head_dim, value_dim, scale, kind.limit, BM=tile.queries, BN=tile.columns, NORMALISE=kind.normalise, **_shared_arguments(q, k, v, scale, simple, fill),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out, lse
@@ -159,12 +164,13 @@ def launch_backward(
     lse: Tensor,
     scale: float,
     simple: bool,
+    fill: bool,
     with_gaps: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Run the backward kernels: gradients of `q`, `k`, `v` and, if `with_gaps`, `gaps`."""
     batch, heads, queries, head_dim = q.shape
     kv_heads, knots, value_dim = v.shape[1:]
-    shared = _shared_arguments(q, k, v, scale, simple)
+    shared = _shared_arguments(q, k, v, scale, simple, fill)
     tile = choose_tile("knots", q, v)
     blocks, tiles = triton.cdiv(queries, tile.queries), triton.cdiv(knots, tile.columns - 8)
     single = tiles == 1

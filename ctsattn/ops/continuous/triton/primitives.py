@@ -28,6 +28,8 @@ HIDDEN = tl.constexpr(-3.0e38)
 STEEPEST = tl.constexpr(1.0e38)
 # A trapezoid below this rise of the score: rounding of e1 - e0 gives 1e-7 / NEAR², the trapezoid NEAR / 2.
 NEAR = tl.constexpr(0.008)
+# Added to the first knot of a query that sees several knots and no time between them: unit gaps hold for it.
+FLAT = tl.constexpr(1 << 30)
 # Columns of a group.
 RUNS = tl.constexpr(8)
 # c = mass / 6 below this rise: rounding gives 1e-7 / NEAR_C³, the approximation NEAR_C² / 60.
@@ -146,3 +148,22 @@ def load_gaps(gap_ptr, n0, num_knots, BN: tl.constexpr):
     gaps = tl.load(gap_ptr + knot, mask=(knot > 0) & (knot < num_knots), other=0.0)
     _before, after = tl.split(gaps)
     return after, tl.min(tl.where(gaps > 0, right_end, 2147483647), 1)
+
+
+@triton.jit
+def read_first(ptr, inside):
+    """First knot of queries, and which of them are marked as `FLAT`."""
+    first = tl.load(ptr, mask=inside, other=0)
+    flat = first >= FLAT
+    return tl.where(flat, first - FLAT, first), flat
+
+
+@triton.jit
+def gaps_of_rows(gap, end, flat, BM: tl.constexpr, BN: tl.constexpr, FILL: tl.constexpr):
+    """Gaps and ends of `load_gaps` as [BM, BN]; unit gaps for rows that are flat."""
+    gap = tl.broadcast_to(gap[None, :], (BM, BN))
+    end = tl.broadcast_to(end[None, :], (BM, BN))
+    if FILL:
+        gap = tl.where(flat[:, None], 1.0, gap)
+        end = tl.where(flat[:, None], tile_offsets(BN)[None, :], end)
+    return gap, end
