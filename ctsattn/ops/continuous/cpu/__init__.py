@@ -1,4 +1,40 @@
-"""cpu backend (docstring to come)."""
+"""CPU backend: continuous attention in blocks, forward and backward, compiled by numba.
+
+Memory is linear in the length: a pass holds the scores of 64 queries and 64 knots, and the backward pass
+computes them again. Blocks that no query of a tile sees are not visited, and query heads that share a key
+head read the same memory.
+
+**Why numba.** Three ways were looked at, in float32 at batch 4, 4 heads and width 32:
+
+- Operations of torch on cache-sized blocks, in place, took 2 to 3.5 times stock attention's time. The weights
+  of the pieces take 25 passes over a block, each of which moves more memory than it computes, and every pass
+  waits for all threads, so that another process on one core makes it many times slower.
+- `torch.compile` needs a C++ compiler wherever it runs.
+- numba makes one loop of it, and needs nothing but its wheel. Its optimiser finds few vectors in such loops,
+  so the innermost ones are written as vector instructions (`lanes`). A lane is a query and a row is a knot:
+  the neighbour that a piece needs is the row before, and the online maximum needs no reduction. The products
+  of tiles reach 200 GFLOP/s on one core where the library behind `torch.mm` reaches 100 at these shapes, and
+  the weights take 1.4 times as long as one of the products.
+
+So forward and backward take about half of stock attention's time from length 336 on, and about the same
+below 100: `experiments/kernels/README.md`. Threads are those of a pool, as many as torch would use, and take
+whole tiles; they never wait for each other within a pass.
+
+**Exactness.** The weight of a piece has a series near 0 and divided differences elsewhere, see
+`pieces.shares`. Errors of the differences just outside the radius of the series, relative to the weight, and
+the terms that make the series more exact than that:
+
+| radius in delta / ln 2 | 0.8 | 1.0 | 1.2 | 1.6 | 2.0 |
+|---|---|---|---|---|---|
+| float32, least number of terms | 4 | 5 | 6 | 7 | 9 |
+| float32, error of the differences | 1.4e-6 | 1.1e-6 | 9.1e-7 | 6.3e-7 | 5.4e-7 |
+| float64, least number of terms | 12 | – | 14 | 18 | 22 |
+| float64, error of the differences | 2.4e-15 | – | 1.7e-15 | 1.1e-15 | 9.4e-16 |
+
+float32 takes 1.6 and 7 terms, float64 1.2 and 14. float16 and bfloat16 are computed in float32.
+
+The first call in a fresh installation compiles for some seconds; the result is kept on disk.
+"""
 
 from __future__ import annotations
 
@@ -103,6 +139,9 @@ def _differentiate(ctx, grad_out, grad_lse, *_):
     return *grads, dgaps if with_gaps else None, None, None, None
 
 
+_differentiate_once = once_differentiable(_differentiate)
+
+
 def _vmap(operator: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple]:
     """Rule that maps an operator by putting the mapped axis in front of the batch."""
 
@@ -129,9 +168,13 @@ class _Attention(torch.autograd.Function):
 
     generate_vmap_rule = True
     setup_context = staticmethod(_save)
-    backward = staticmethod(once_differentiable(_differentiate))
 
     @staticmethod
     def forward(*args):
         """Call the operator."""
         return _attention(*args)
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        """Gradients of all arguments."""
+        return _differentiate_once(ctx, *grad_outputs)

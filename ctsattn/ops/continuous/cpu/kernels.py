@@ -332,6 +332,14 @@ def _unpack(q, k, v, gaps, first, last, numbers):
     return inputs, Sizes(n[9], n[10], n[11], n[12], n[13], n[14], n[15], n[16])
 
 
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """A compiled entry point, kept on disk where there is a folder that can be written to."""
+    try:
+        return njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # numba found no such folder
+        return njit(nogil=True)(function)
+
+
 def _entries(sources: str) -> tuple[Callable[..., None], Callable[..., None]]:
     """The compiled entry points; numba's cache on disk sees a change in `sources`, but not in other files.
 
@@ -339,14 +347,14 @@ def _entries(sources: str) -> tuple[Callable[..., None], Callable[..., None]]:
     to attend over a short series.
     """
 
-    @njit(nogil=True, cache=True)
+    @_compiled
     def forward(q, k, v, gaps, first, last, numbers, scale, begin, end, out, lse, peak, inverse):
         """Answer tiles `begin` to `end`, counted over batch, heads and tiles."""
         if sources != "":
             inputs, sizes = _unpack(q, k, v, gaps, first, last, numbers)
             _forward(inputs, sizes, scale, begin, end, Answer(out, lse, peak, inverse))
 
-    @njit(nogil=True, cache=True)
+    @_compiled
     def backward(
         q,
         k,

@@ -1,0 +1,315 @@
+"""Time the cpu backend against stock attention and against naive eager code, side by side in one process.
+
+    python -m experiments.kernels.cpu              # measure: results/cpu.csv
+    python -m experiments.kernels.cpu --threads 1  # the same with one thread, appended
+    python -m experiments.kernels.cpu --table      # print the committed rows as a table
+
+Backends: `cpu` is the backend's core (gaps in), `continuous_attention` the public function (times in),
+`first_order` the approximation on stock kernels, `reference` the definition in eager code with all weights
+in memory, and `sdpa` stock attention.
+
+Calls of all backends alternate, and a time is the median of the calls. Peak memory is that of a process of
+its own for each backend: what `ru_maxrss` grows by from after the inputs and one call on a short row to
+after one call forward and backward. So gradients, outputs and buffers count; inputs, libraries and compiled
+code do not. `load` is the load average of the machine when the row was written, less the threads of the
+measurement: above 0, others shared the cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from ctsattn.ops.continuous import continuous_attention, reference
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "cpu.csv"
+COLUMNS = (
+    *(
+        "backend",
+        "pass",
+        "dtype",
+        "batch",
+        "heads",
+        "queries",
+        "keys",
+        "head_dim",
+        "causal",
+        "ms",
+        "tflops",
+        "peak_mib",
+    ),
+    *("error", "ratio_to_flash", "ratio_to_cudnn", "ratio_to_sdpa"),
+    *("threads", "calls", "load", "commit", "torch", "triton", "numba", "device"),
+)
+NAIVE_UP_TO = 2048  # a tensor of all weights at batch 4, 4 heads: 256 MiB, and a dozen of them
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Shape(NamedTuple):
+    """Sizes of one comparison; as many queries as keys."""
+
+    batch: int
+    heads: int
+    length: int
+    head_dim: int
+    causal: bool
+
+
+class Inputs(NamedTuple):
+    """Tensors of a shape: `[batch, heads, length, head_dim]`, and real times `[batch, length]`."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    grad: Tensor
+    times: Tensor
+
+
+def shapes() -> Iterator[Shape]:
+    """Rows as forecasters have them, and long ones."""
+    for causal in (True, False):
+        for length in (64, 96, 336, 1024, 2048, 8192):
+            yield Shape(4, 4, length, 32, causal)
+        yield Shape(4, 8, 512, 64, causal)
+
+
+def make_inputs(shape: Shape) -> Inputs:
+    """Random tensors, and times with exponential gaps."""
+    generator = torch.Generator().manual_seed(shape.length)
+    size = (shape.batch, shape.heads, shape.length, shape.head_dim)
+    draws = [torch.randn(size, generator=generator) for _ in range(4)]
+    gaps = torch.empty(shape.batch, shape.length).exponential_(generator=generator)
+    q, k, v = (x.requires_grad_() for x in draws[:3])
+    return Inputs(q, k, v, draws[3], gaps.cumsum(-1, dtype=torch.float64))
+
+
+def core_arguments(shape: Shape, times: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Gaps, first and last knots, and scale of the canonical problem."""
+    gaps = torch.nn.functional.pad(times.diff(dim=-1), (1, 0)).float()
+    place = torch.arange(shape.length, dtype=torch.int32)
+    last = (place if shape.causal else torch.full_like(place, shape.length - 1)).expand(shape.batch, -1)
+    return gaps, torch.zeros_like(last), last.contiguous(), shape.head_dim**-0.5
+
+
+def attends(shape: Shape, times: Tensor) -> dict[str, Attend]:
+    """What is compared."""
+    from ctsattn.ops.continuous import cpu
+
+    arguments = core_arguments(shape, times)
+
+    def public(backend: str) -> Attend:
+        return lambda q, k, v: continuous_attention(q, k, v, times, is_causal=shape.causal, backend=backend)
+
+    found = {
+        "sdpa": lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=shape.causal),
+        "cpu": lambda q, k, v: cpu.core(q, k, v, *arguments)[0],
+        "continuous_attention": public("cpu"),
+        "first_order": public("first_order"),
+    }
+    if shape.length <= NAIVE_UP_TO:
+        found["reference"] = lambda q, k, v: reference.core(q, k, v, *arguments)[0]
+    return found
+
+
+def calls_of(attend: Attend, inputs: Inputs) -> dict[str, Callable[[], object]]:
+    """What is timed, by the name of the pass."""
+    q, k, v, grad, _ = inputs
+    fixed = [x.detach() for x in (q, k, v)]
+    return {
+        "forward": lambda: attend(*fixed),
+        "forward+backward": lambda: torch.autograd.grad(attend(q, k, v), (q, k, v), grad),
+    }
+
+
+def relative_errors(name: str, attend: Attend, shape: Shape, inputs: Inputs) -> dict[str, float]:
+    """Errors of 64 outputs of a head and of their dq, relative to the largest in float64."""
+    few = slice(max(shape.length - 64, 0), None)
+    out = attend(*inputs[:3])
+    (dq,) = torch.autograd.grad(out, inputs.q, inputs.grad)
+    q, k, v, grad = (x.detach()[:1, :1].double() for x in inputs[:4])
+    q = q[:, :, few].requires_grad_()
+    gaps, first, last, scale = core_arguments(shape, inputs.times)
+    if name == "sdpa":
+        key = torch.arange(shape.length)
+        truth = scaled_dot_product_attention(q, k, v, (key <= last[:1, few, None])[:, None])
+    else:
+        truth, _ = reference.core(q, k, v, gaps[:1].double(), first[:1, few], last[:1, few], scale)
+    (true_dq,) = torch.autograd.grad(truth, q, grad[:, :, few])
+    seen = (last[0, few] > 0)[:, None]  # the first query of a causal row has nothing to integrate
+
+    def error(actual: Tensor, expected: Tensor) -> float:
+        difference = ((actual.detach()[:1, :1, few].double() - expected) * seen).abs().max()
+        return (difference / expected.abs().max()).item()
+
+    return {"forward": error(out, truth), "forward+backward": error(dq, true_dq)}
+
+
+def interleaved(calls: dict[str, Callable[[], object]], seconds: float = 4.0) -> dict[str, list[float]]:
+    """Milliseconds of each call, in turns, for about this long and at least 5 turns."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(next(iter(taken.values()))) < 5:
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            taken[name].append(1e3 * (time.perf_counter() - start))
+    return taken
+
+
+def measure_shape(shape: Shape, threads: int) -> list[dict[str, object]]:
+    """One row for each backend and pass."""
+    inputs, rows = make_inputs(shape), []
+    compared = attends(shape, inputs.times)
+    errors = {name: relative_errors(name, attend, shape, inputs) for name, attend in compared.items()}
+    peaks = {name: peak_in_own_process(name, shape, threads) for name in compared}
+    flops = 4 * shape.batch * shape.heads * shape.length**2 * shape.head_dim * (0.5 if shape.causal else 1.0)
+    for step, factor in (("forward", 1.0), ("forward+backward", 3.5)):
+        taken = interleaved({name: calls_of(attend, inputs)[step] for name, attend in compared.items()})
+        medians = {name: statistics.median(times) for name, times in taken.items()}
+        for name, ms in medians.items():
+            sizes = shape._asdict() | {"queries": shape.length, "keys": shape.length}
+            del sizes["length"]
+            found = {
+                "ms": ms,
+                "tflops": factor * flops / ms / 1e9,
+                "peak_mib": peaks[name],
+                "error": errors[name][step],
+                "ratio_to_sdpa": medians["sdpa"] / ms,
+                "threads": threads,
+                "calls": len(taken[name]),
+                "load": max(0.0, os.getloadavg()[0] - threads),
+            }
+            rows.append({"backend": name, "pass": step, "dtype": "float32"} | sizes | found)
+    return rows
+
+
+def peak_in_own_process(name: str, shape: Shape, threads: int) -> float:
+    """Growth of the resident memory by one call forward and backward, in MiB."""
+    command = [sys.executable, "-m", "experiments.kernels.cpu", "--peak", json.dumps([name, *shape])]
+    done = subprocess.run(
+        [*command, "--threads", str(threads)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=HERE.parent.parent,
+    )
+    return float(done.stdout)
+
+
+def peak_here(name: str, shape: Shape) -> float:
+    """The same, in this process."""
+    short = shape._replace(length=64)
+    few, inputs = make_inputs(short), make_inputs(shape)
+    calls_of(attends(short, few.times)[name], few)["forward+backward"]()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    kept = calls_of(attends(shape, inputs.times)[name], inputs)["forward+backward"]()
+    del kept
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def measure_all(path: Path, threads: int) -> None:
+    """Measure every shape and append the rows."""
+    import numba
+
+    about = {
+        "torch": torch.__version__,
+        "numba": numba.__version__,
+        "device": processor(),
+        "commit": commit(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        for shape in shapes():
+            for row in measure_shape(shape, threads):
+                writer.writerow(
+                    {key: f"{x:.4g}" if isinstance(x, float) else x for key, x in row.items()} | about
+                )
+            file.flush()
+
+
+def commit() -> str:
+    """The commit of the code, with a + if the operators differ from it."""
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE)
+    changed = subprocess.run(["git", "status", "--porcelain", "ctsattn/ops"], capture_output=True, text=True,
+                             cwd=HERE.parent.parent)  # fmt: skip
+    return head.stdout.strip() + ("+" if changed.stdout else "")
+
+
+def processor() -> str:
+    """Name of the processor and its number of cores."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores"
+
+
+def table(path: Path) -> str:
+    """Markdown: milliseconds, speed against stock attention, and peak memory over its."""
+    import pandas as pd
+
+    rows = pd.read_csv(path)
+    rows = rows[rows.threads == rows.threads.max()]
+    lines = [
+        "| mask | batch × heads × length × width | pass | sdpa ms | cpu ms | cpu / sdpa | public / sdpa "
+        "| first order / sdpa | naive / sdpa | peak / sdpa's peak | error |",
+        "|" + "---|" * 11,
+    ]
+    keys = ["causal", "batch", "heads", "keys", "head_dim", "pass"]
+    for (causal, batch, heads, length, width, step), group in rows.groupby(keys, sort=False):
+        by = group.drop_duplicates("backend", keep="last").set_index("backend")
+        times = [by.ms[name] / by.ms.sdpa if name in by.index else None for name in
+                 ("cpu", "continuous_attention", "first_order", "reference")]  # fmt: skip
+        ratios = " | ".join("too large" if x is None else f"{x:.2f}" for x in times)
+        memory = f"{by.peak_mib.cpu / by.peak_mib.sdpa:.2f}" if by.peak_mib.sdpa > 0 else "–"
+        size = f"{batch} × {heads} × {length} × {width}"
+        lines.append(
+            f"| {'causal' if causal else 'full'} | {size} | {step} | {by.ms.sdpa:.3g} | {by.ms.cpu:.3g} "
+            f"| {ratios} | {memory} | {by.error.cpu:.1e} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, or print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of torch")
+    parser.add_argument("--table", action="store_true", help="print the rows as a table")
+    parser.add_argument("--peak", help="JSON of a backend and a shape: print its peak memory")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the rows go")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.peak:
+        name, *shape = json.loads(options.peak)
+        print(peak_here(name, Shape(*shape)))
+    elif options.table:
+        print(table(options.out))
+    else:
+        measure_all(options.out, options.threads)
+
+
+if __name__ == "__main__":
+    main()
