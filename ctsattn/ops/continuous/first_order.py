@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ctsattn.ops.continuous.ends import combine, repeat_heads, take_knots
-from ctsattn.ops.continuous.stock import weighted_attention
+from ctsattn.ops.continuous.ends import repeat_heads, take_knots
+from ctsattn.ops.continuous.stock import stock_attention
 
 # A straight piece gives its left knot e^(a0) (1/2 + δ/6 + …) = e^(a0 + δ/3 + …) / 2.
 SHARE_OF_NEIGHBOUR = 1 / 3
@@ -86,66 +86,40 @@ def smoothed_attention(
         Mean value and logarithm of the sum of weights, as `reference.core`.
     """
     before = gaps.masked_fill(torch.arange(gaps.shape[1], device=gaps.device) == 0, 0.0)
-    keys, log_width = _smooth(k.to(gaps.dtype), before, share)
+    k, wide_q = k.to(gaps.dtype), q.to(gaps.dtype)
+    steps = pad(k.diff(dim=2), (0, 0, 1, 1))  # into each knot, and out of the last
+    keys, bias = _smooth(k, steps, before, share)
+    keys = keys.to(q.dtype)
     if full:
-        return weighted_attention(q, keys, v, log_width, scale, is_causal=False)
+        return stock_attention(q, keys, v, bias, None, None, None, scale, None)
     if causal and q.shape[2] + offset == k.shape[2]:
-        inner = _strictly_before(q, keys, v, log_width, scale, offset)
-        return _with_end(*inner, q, *_aligned_ends(k, v, before, offset, share), scale)
+        key = repeat_heads(torch.add(k, steps[:, :, :-1], alpha=-share)[:, :, offset:], q.shape[1])
+        score = (wide_q * key).sum(dim=-1) * scale + _log(before[:, None, offset:] / 2)
+        value = repeat_heads(v, q.shape[1])[:, :, offset:]
+        return stock_attention(q, keys, v, bias, None, score[..., None], value[..., None, :], scale, offset)
     knot = torch.arange(k.shape[2], device=k.device)
     between = (first[..., None] < knot) & (knot < last[..., None])
-    out, lse = weighted_attention(q, keys, v, log_width, scale, False, between[:, None])
+    scores, values = [], []
     for end, neighbour, piece in ((first, first + 1, first + 1), (last, last - 1, last)):
         gap = before.gather(-1, piece.long().clamp(0, k.shape[2] - 1)).where(last > first, 0.0)
         key, other = (take_knots(k, index, q.shape[1], gaps.dtype) for index in (end, neighbour))
-        value = take_knots(v, end, q.shape[1], gaps.dtype)
-        out, lse = _with_end(out, lse, q, key + share * (other - key), value, _log(gap / 2)[:, None], scale)
-    return out, lse
+        key = key + share * (other - key)
+        scores.append((wide_q * key).sum(dim=-1) * scale + _log(gap / 2)[:, None])
+        values.append(take_knots(v, end, q.shape[1], v.dtype))
+    ends = torch.stack(scores, dim=-1), torch.stack(values, dim=-2)
+    return stock_attention(q, keys, v, bias, between, *ends, scale, None)
 
 
-def _smooth(k: Tensor, before: Tensor, share: float) -> tuple[Tensor, Tensor]:
+def _smooth(k: Tensor, steps: Tensor, before: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """Keys that lean towards their neighbours, by the gaps on both sides, and their logarithmic widths."""
     after = pad(before[:, 1:], (0, 1))
     both = before + after
-    lean = (share / torch.where(both > 0, both, 1.0))[:, None, :, None]
-    steps = k.diff(dim=2)
-    to_next = pad(steps, (0, 0, 0, 1)) * after[:, None, :, None]
-    to_previous = pad(steps, (0, 0, 1, 0)) * before[:, None, :, None]
-    return k + lean * (to_next - to_previous), _log(both / 2)
-
-
-def _strictly_before(
-    q: Tensor, keys: Tensor, v: Tensor, log_width: Tensor, scale: float, offset: int
-) -> tuple[Tensor, Tensor]:
-    """Attention of query i to the knots before knot `i + offset`."""
-    skipped = 1 - offset  # a query at the first knot has none before it
-    keys, v, log_width = keys[:, :, :-1], v[:, :, :-1], log_width[:, :-1]
-    if q.shape[2] == skipped:
-        nothing = torch.full(q.shape[:3], -torch.inf, dtype=log_width.dtype, device=q.device)
-        return q.new_zeros(*q.shape[:3], v.shape[-1]), nothing
-    out, lse = weighted_attention(q[:, :, skipped:], keys, v, log_width, scale, is_causal=True)
-    return pad(out, (0, 0, skipped, 0)), pad(lse, (skipped, 0), value=-torch.inf)
-
-
-def _aligned_ends(
-    k: Tensor, v: Tensor, before: Tensor, offset: int, share: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Key, value and logarithmic width `[batch, 1, queries]` of knot `i + offset` as the end of query i."""
-    k = k.to(before.dtype)
-    ends = k - share * pad(k.diff(dim=2), (0, 0, 1, 0))
-    return ends[:, :, offset:], v[:, :, offset:], _log(before / 2)[:, None, offset:]
-
-
-def _with_end(
-    out: Tensor, lse: Tensor, q: Tensor, key: Tensor, value: Tensor, log_width: Tensor, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Merge one more knot for each query: its key and value are `[batch, kv_heads, queries, width]`."""
-    key, value = (repeat_heads(x.to(lse.dtype), q.shape[1]) for x in (key, value))
-    score = (q.to(lse.dtype) * key).sum(dim=-1) * scale + log_width
-    peak = torch.maximum(lse, score).detach()
-    peak = torch.where(peak == -torch.inf, 0.0, peak)
-    mixed, lse = combine(out, lse, peak, [((score - peak).exp(), value)])
-    return mixed.to(q.dtype), lse
+    if share == 0:
+        return k, _log(both / 2)
+    lean = share / torch.where(both > 0, both, 1.0)
+    to_next, to_previous = ((lean * gap)[:, None, :, None] for gap in (after, before))
+    keys = torch.addcmul(torch.addcmul(k, steps[:, :, 1:], to_next), steps[:, :, :-1], to_previous, value=-1)
+    return keys, _log(both / 2)
 
 
 def _log(width: Tensor) -> Tensor:

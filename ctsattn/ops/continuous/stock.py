@@ -1,15 +1,21 @@
-"""Stock attention kernels, with a logarithmic weight for every key, and the logarithm of the sum of weights.
+"""Stock attention kernels for keys with weights, and for a few more knots that only one query sees.
 
-The kernels that stand behind `scaled_dot_product_attention` know nothing of either. The weight of a key
-becomes more columns of the keys, which meet ones in the queries. The gradient through the logarithm is had
-from the kernels'
-own backward pass: it subtracts `D = dO·O` from `dO·V`, and one more column, where V is 0, dO is 1 and O is
-minus the gradient, turns `D` into what is needed. So any stock kernel will do, at the cost of a few columns.
+The kernels behind `scaled_dot_product_attention` take a bias, give the logarithm of the sum of exponentials,
+and have a backward pass that recomputes `P = exp(score - lse)` and subtracts `D = dO·O` from `dO·V`. That is
+enough to make more of them:
+
+- The ends, knots that only one query sees, are merged with what the kernel returns. Given the merged `O` and
+  `lse`, the kernel's own backward pass finds the gradients of the merged result.
+- The gradient of `lse` is a part of `D`: one more column, where V is 0, dO is 1 and O is minus that gradient.
+- The gradient of the bias is that of one more column of the keys, where the queries have a 1 and the keys a
+  0.
+
+The columns are made in the backward pass, and only where such a gradient is wanted.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,134 +25,253 @@ from ctsattn.ops.continuous.ends import repeat_heads
 
 aten = torch.ops.aten
 
-# Columns that hold a logarithmic weight: in a narrow dtype, what the columns before have rounded off.
-WEIGHT_COLUMNS = {torch.float64: 1, torch.float32: 1, torch.bfloat16: 3, torch.float16: 3}
+# Bias of a key that a query does not see: finite, as the kernels are not all safe with -inf.
+HIDDEN = -1e30
+# Columns that hold a logarithm of a weight in a narrow dtype, each what those before it have rounded off.
+BIAS_COLUMNS = 3
 
 
-def weighted_attention(
+@torch.library.custom_op("ctsattn::stock_attention", mutates_args=())
+def stock_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    log_weight: Tensor,
+    bias: Tensor,
+    mask: Tensor | None,
+    end_scores: Tensor | None,
+    end_values: Tensor | None,
     scale: float,
-    is_causal: bool,
-    mask: Tensor | None = None,
+    strictly_before: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """Softmax attention whose keys have weights.
+    """Softmax attention whose keys have weights, and whose queries may have knots of their own.
 
     Args:
         q: Queries `[batch, heads, queries, head_dim]`.
         k: Keys `[batch, kv_heads, keys, head_dim]`.
         v: Values `[batch, kv_heads, keys, value_dim]`.
-        log_weight: `[batch, keys]`; -inf for a key that nothing sees.
+        bias: Logarithms of the keys' weights `[batch, keys]`; -inf for a key that nothing sees. float64 if
+            `q` is, else float32.
+        mask: `[batch, queries, keys]`, true where a query sees a key; None: everywhere.
+        end_scores: Scores `[batch, heads, queries, ends]` of the queries' own knots, weights included.
+        end_values: Their values `[batch, heads, queries, ends, value_dim]`.
         scale: Factor on the scores.
-        is_causal: Whether query i sees only the keys up to i.
-        mask: `[batch, 1, queries, keys]`, true where a query sees a key; None: everywhere.
+        strictly_before: A number of 0 or 1; query i sees only the keys before key `i + strictly_before`. Then
+            there are as many keys as queries and that number. None: all keys.
 
     Returns:
         The mean value `[batch, heads, queries, value_dim]` in the dtype of `q`, and the logarithm of the sum
-        of weights `[batch, heads, queries]` in the dtype of `log_weight`. Where nothing has weight, 0 and
-        -inf.
+        of weights `[batch, heads, queries]` in that of `bias`. Where nothing has weight, 0 and -inf.
     """
-    columns = WEIGHT_COLUMNS[q.dtype]
-    head_dim, value_dim = q.shape[-1], v.shape[-1]
-    width = -(-max(head_dim + columns, value_dim + 1) // 8) * 8
-    hidden = max(-1e30, -torch.finfo(q.dtype).max / 2)
-    weight = (log_weight / scale).clamp(min=hidden)[:, None, :, None].expand(-1, k.shape[1], -1, 1)
-    k = torch.cat([k.to(q.dtype), *_columns(weight, q.dtype, columns)], dim=-1)
-    q = pad(pad(q, (0, columns), value=1.0), (0, width - head_dim - columns))
-    k, v = pad(k, (0, width - head_dim - columns)), pad(v, (0, width - value_dim))
-    k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
-    bias = None if mask is None else torch.where(mask, 0.0, hidden).to(q.dtype)
-    out, lse = _stock_attention(q, k, v, bias, scale, is_causal)
-    lse = lse[..., : q.shape[2]]
-    some = lse > hidden * scale / 2
-    out = torch.where(some[..., None], out[..., :value_dim], 0.0)
-    return out, torch.where(some, lse.to(log_weight.dtype), -torch.inf)
+    call = _kernel_call(q, k, v, bias, mask, scale, strictly_before)
+    out = q.new_zeros((*q.shape[:3], v.shape[-1]))
+    lse = bias.new_full(q.shape[:3], -torch.inf)
+    if call.k.shape[2] and call.q.shape[2]:
+        found, log = call.forward()
+        rows = q.shape[2] - call.q.shape[2]
+        out[:, :, rows:] = found[..., : v.shape[-1]]
+        lse[:, :, rows:] = torch.where(log > call.lowest, log, -torch.inf)
+        out.masked_fill_((lse == -torch.inf)[..., None], 0.0)
+    if end_scores is None or end_values is None:
+        return out, lse
+    together = torch.cat([lse[..., None], end_scores], dim=-1)
+    total = together.logsumexp(dim=-1, keepdim=True)
+    weights = (together - total).exp().masked_fill(total == -torch.inf, 0.0)
+    mixed = weights[..., :1] * out
+    for i in range(end_scores.shape[-1]):
+        mixed.addcmul_(weights[..., i + 1 : i + 2], end_values[..., i, :].to(mixed.dtype))
+    return mixed.to(q.dtype), total.squeeze(-1)
 
 
-def _columns(weight: Tensor, dtype: torch.dtype, count: int) -> list[Tensor]:
-    """Write wide numbers as sums of `count` narrow ones."""
-    columns = [weight.to(dtype)]
-    rest = weight.detach()
-    while len(columns) < count:
-        rest = rest - columns[-1].detach().to(rest.dtype)
-        columns.append(rest.to(dtype))
-    return columns
-
-
-@torch.library.custom_op("ctsattn::stock_attention", mutates_args=())
-def _stock_attention(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, is_causal: bool
-) -> tuple[Tensor, Tensor]:
-    """Mean value and logarithm of the sum of weights by a stock kernel; the last column of `v` must be 0."""
-    if q.is_cuda:
-        out, lse, *_ = aten._scaled_dot_product_efficient_attention(
-            q, k, v, bias, True, 0.0, is_causal, scale=scale
-        )
-    else:
-        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k, v, 0.0, is_causal, attn_mask=bias, scale=scale
-        )
-    return out.contiguous(), lse.contiguous()
-
-
-@_stock_attention.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float, is_causal: bool
-) -> tuple[Tensor, Tensor]:
-    batch, heads, queries, _ = q.shape
-    rows = (queries + 31) // 32 * 32 if q.is_cuda else queries  # that kernel pads its logarithms
-    wide = torch.promote_types(q.dtype, torch.float32)
-    return q.new_empty(batch, heads, queries, v.shape[-1]), q.new_empty(batch, heads, rows, dtype=wide)
+@stock_attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    return q.new_empty((*q.shape[:3], v.shape[-1])), bias.new_empty(q.shape[:3])
 
 
 @torch.library.custom_op("ctsattn::stock_attention_backward", mutates_args=())
 def _stock_attention_backward(
     grad_out: Tensor,
+    grad_lse: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    bias: Tensor | None,
+    bias: Tensor,
+    mask: Tensor | None,
     out: Tensor,
     lse: Tensor,
     scale: float,
-    is_causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `q`, `k` and `v`, from the kernel's own backward pass."""
-    if q.is_cuda:
-        seed = torch.zeros((), dtype=torch.int64, device=q.device)  # read for dropout only
-        wanted = [True, True, True, False]
-        grads = aten._scaled_dot_product_efficient_attention_backward(
-            grad_out, q, k, v, bias, out, lse, seed, seed, 0.0, wanted, is_causal, scale=scale
-        )
-    else:
-        grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad_out, q, k, v, out, lse, 0.0, is_causal, attn_mask=bias, scale=scale
-        )
-    grad_q, grad_k, grad_v = (grad.contiguous() for grad in grads[:3])
-    return grad_q, grad_k, grad_v
+    strictly_before: int | None,
+    with_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of `q`, `k`, `v` and `bias`; the last is empty unless `with_bias`."""
+    call = _kernel_call(q, k, v, bias, mask, scale, strictly_before)
+    rows, columns = q.shape[2] - call.q.shape[2], k.shape[2] - call.k.shape[2]
+    if not (call.k.shape[2] and call.q.shape[2]):
+        return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape), bias.new_zeros(bias.shape)
+    width = max(call.q.shape[-1] + with_bias, 0 if grad_lse is None else v.shape[-1] + 1)
+    width += -width % _multiple(q)
+    wide = call.widened(width, with_bias)
+    grad_out, out = (pad(x[:, :, rows:], (0, width - v.shape[-1])) for x in (grad_out, out))
+    if grad_lse is not None:
+        grad_out[..., v.shape[-1]] = 1.0
+        out[..., v.shape[-1]] = -grad_lse[:, :, rows:].to(out.dtype)
+    lse = torch.where(lse == -torch.inf, -HIDDEN, lse)[:, :, rows:]  # then all its exponentials are 0
+    grad_q, grad_k, grad_v = wide.backward(grad_out, out, lse)
+    grad_bias = bias.new_zeros(bias.shape)
+    if with_bias:
+        grad_bias[:, : call.k.shape[2]] = grad_k[..., -1].sum(dim=1) / scale
+    grad_k, grad_v = (_sum_groups(x, k.shape[1]) for x in (grad_k, grad_v))
+    return (
+        pad(grad_q[..., : q.shape[-1]], (0, 0, rows, 0)),
+        pad(grad_k[..., : k.shape[-1]], (0, 0, 0, columns)),
+        pad(grad_v[..., : v.shape[-1]], (0, 0, 0, columns)),
+        grad_bias,
+    )
 
 
 @_stock_attention_backward.register_fake
-def _(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+def _(
+    grad_out: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, *_: object
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), bias.new_empty(bias.shape)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     """Keep what the backward pass reads."""
-    q, k, v, bias, ctx.scale, ctx.is_causal = inputs
-    ctx.save_for_backward(q, k, v, bias, *output)
+    *tensors, ctx.scale, ctx.strictly_before = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, *output)
 
 
-def _backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
-    """Turn `D = dO·O` into `D` less the gradient of the logarithm, by the last column: see the file's top."""
-    q, k, v, bias, out, lse = ctx.saved_tensors
-    last = torch.arange(v.shape[-1], device=v.device) == v.shape[-1] - 1
-    grad_out = torch.where(last, 1.0, grad_out)
-    out = torch.where(last, -grad_lse[..., : out.shape[2], None].to(out.dtype), out)
-    grads = _stock_attention_backward(grad_out, q, k, v, bias, out, lse, ctx.scale, ctx.is_causal)
-    return *grads, None, None, None
+def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Gradients of the keys' part by the kernel, and of the ends by hand."""
+    q, k, v, bias, mask, end_scores, end_values, out, lse = ctx.saved_tensors
+    grad_out = torch.zeros_like(out) if grad_out is None else grad_out
+    with_bias = ctx.needs_input_grad[3]
+    grads = _stock_attention_backward(
+        grad_out, grad_lse, q, k, v, bias, mask, out, lse, ctx.scale, ctx.strictly_before, with_bias
+    )
+    grad_scores, grad_values = None, None
+    if end_scores is not None:
+        weights = (end_scores - torch.where(lse == -torch.inf, -HIDDEN, lse)[..., None]).exp()
+        rise = torch.linalg.vecdot(
+            (end_values - out[..., None, :]).to(lse.dtype), grad_out[..., None, :].to(lse.dtype)
+        )
+        rise = rise if grad_lse is None else rise + grad_lse[..., None]
+        grad_scores = weights * rise
+        grad_values = (weights[..., None] * grad_out[..., None, :]).to(end_values.dtype)
+    return *grads[:3], grads[3] if with_bias else None, None, grad_scores, grad_values, None, None
 
 
-_stock_attention.register_autograd(_backward, setup_context=_setup)
+stock_attention.register_autograd(_backward, setup_context=_setup)
+
+
+class _KernelCall(NamedTuple):
+    """Arguments of a stock kernel: heads repeated, one width for all of queries, keys and values.
+
+    A logarithm of a sum of weights that is not above `lowest` comes from hidden keys alone.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+    scale: float
+    is_causal: bool
+    lowest: float
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        """Mean value and logarithm of the sum of weights."""
+        q, k, v, bias, scale, is_causal, _ = self
+        if q.is_cuda:
+            out, lse, *_ = aten._scaled_dot_product_efficient_attention(
+                q, k, v, bias, True, 0.0, is_causal, scale=scale
+            )
+            return out, lse[:, :, : q.shape[2]]
+        return aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, is_causal, attn_mask=bias, scale=scale
+        )
+
+    def backward(self, grad_out: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of `q`, `k` and `v`."""
+        q, k, v, bias, scale, is_causal, _ = self
+        if q.is_cuda:
+            lse = pad(lse, (0, -lse.shape[-1] % 32))  # as that kernel pads it
+            seed = torch.zeros((), dtype=torch.int64, device=q.device)  # read for dropout only
+            wanted = [True, True, True, False]
+            return aten._scaled_dot_product_efficient_attention_backward(
+                grad_out, q, k, v, bias, out, lse, seed, seed, 0.0, wanted, is_causal, scale=scale
+            )[:3]
+        return aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad_out, q, k, v, out, lse, 0.0, is_causal, attn_mask=bias, scale=scale
+        )
+
+    def widened(self, width: int, with_bias: bool) -> _KernelCall:
+        """The same call with more columns, the last one for the gradient of the bias."""
+        q, k, v = (_to_width(x, width) for x in self[:3])
+        if with_bias:
+            q[..., -1] = 1.0  # it is a copy, since it is wider
+        return self._replace(q=q, k=k, v=v)
+
+
+def _kernel_call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    strictly_before: int | None,
+) -> _KernelCall:
+    """The call of a stock kernel that answers for the keys; arguments as in `stock_attention`."""
+    if strictly_before is not None:
+        q, k, v, bias = q[:, :, 1 - strictly_before :], k[:, :, :-1], v[:, :, :-1], bias[:, :-1]
+    bias, lowest = bias.clamp(min=HIDDEN), HIDDEN / 2
+    if q.is_cuda:
+        lowest = torch.finfo(q.dtype).min / 8 * min(scale, 1.0)
+        q, k, shown = *_with_bias_columns(q, k, bias / scale), _shown(q, mask)
+    elif mask is None:
+        shown = bias[:, None, None]
+    else:
+        shown = torch.where(mask, bias[:, None], HIDDEN)[:, None]
+    k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
+    width = max(q.shape[-1], v.shape[-1])
+    width += -width % _multiple(q)
+    q, k, v = (_to_width(x, width) for x in (q, k, v))
+    return _KernelCall(q, k, v, shown, scale, strictly_before is not None, lowest)
+
+
+def _with_bias_columns(q: Tensor, k: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys whose products have the bias in them, because the kernel's own bias is too narrow."""
+    narrow = torch.float16 if q.dtype == torch.float16 else torch.bfloat16
+    rest, columns = bias.clamp(min=torch.finfo(narrow).min / 4), []
+    for _ in range(BIAS_COLUMNS):
+        columns.append(rest.to(narrow).to(q.dtype))
+        rest = rest - columns[-1]
+    column = torch.stack(columns, dim=-1)[:, None].expand(-1, k.shape[1], -1, -1)
+    return pad(q, (0, BIAS_COLUMNS), value=1.0), torch.cat([k, column], dim=-1)
+
+
+def _shown(q: Tensor, mask: Tensor | None) -> Tensor | None:
+    """A bias that hides what `mask` `[batch, queries, keys]` does not show, in aligned rows."""
+    if mask is None:
+        return None
+    hidden = torch.finfo(q.dtype).min / 4
+    shown = torch.where(pad(mask, (0, -mask.shape[-1] % 16)), 0.0, hidden).to(q.dtype)
+    return shown[:, None, :, : mask.shape[-1]].expand(-1, q.shape[1], -1, -1)
+
+
+def _multiple(q: Tensor) -> int:
+    """What the width of a head must be a multiple of."""
+    return 8 if q.is_cuda else 1
+
+
+def _to_width(x: Tensor, width: int) -> Tensor:
+    """Append columns of zeros."""
+    return x if x.shape[-1] == width else pad(x, (0, width - x.shape[-1]))
+
+
+def _sum_groups(grad: Tensor, kv_heads: int) -> Tensor:
+    """Gradient of keys or values from that of their copies for each query head."""
+    if grad.shape[1] == kv_heads:
+        return grad
+    return grad.unflatten(1, (kv_heads, grad.shape[1] // kv_heads)).sum(dim=2)
