@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,9 @@ from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.models.linear_path import LinearPath, TimeFeatures
 from ctsattn.models.tokens import ChannelIdentity, Covariates, ObservationTokens, PatchTokens
 from ctsattn.nn import HEADS, Encoder, MixerConfig, QueryDecoder, frequency_ladder
+
+_MAX_OBSERVATIONS = 64  # tokens up to which each observation gets its own
+_PATCHES = 48  # tokens of a longer window
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class ContinuousTransformer:
         mixer: Name in `ctsattn.nn.MIXERS`.
         sink: What attention may look at besides tokens: "none", "zeros", "first" or "learned".
         rotary: Share of each head's features that turn with time; 0: no positions.
-        patch: Median gaps in one token; None: one token for each observation.
+        patch: Median gaps in one token; None: one token for each observation; "auto": that for windows of up
+            to 64 median gaps, else patches that make about 48 tokens.
         stride: Median gaps from one patch to the next; None: half a patch.
         is_causal: Whether the encoder's tokens see only earlier ones.
         mix_channels: Whether the channels of a query attend to each other.
@@ -37,6 +42,8 @@ class ContinuousTransformer:
         attention_dropout: Share of attention weights dropped in training; the exact operator then keeps all
             weights in memory.
         drop_path: Share of residual branches dropped in training.
+        linear_share: Share of training windows that are forecast by the linear path alone, so that it stands
+            on its own and the network learns what it cannot say.
         head: Name in `ctsattn.nn.HEADS`.
         scaler: Name in `ctsattn.data.scalers.SCALERS`.
     """
@@ -50,7 +57,7 @@ class ContinuousTransformer:
     mixer: str = "continuous"
     sink: str = "zeros"
     rotary: float = 1.0
-    patch: int | None = None
+    patch: int | Literal["auto"] | None = "auto"
     stride: int | None = None
     is_causal: bool = False
     mix_channels: bool = True
@@ -58,6 +65,7 @@ class ContinuousTransformer:
     dropout: float = 0.1
     attention_dropout: float = 0.0
     drop_path: float = 0.0
+    linear_share: float = 0.0
     head: str = "quantile"
     scaler: str = "standard"
 
@@ -76,6 +84,16 @@ class ContinuousTransformer:
         return ContinuousTransformerNetwork(self, spec)
 
 
+def make_tokens(config: ContinuousTransformer, spec: TaskSpec) -> ObservationTokens | PatchTokens:
+    """The tokenisation that a config asks for, or that suits the look-back of the task."""
+    steps, patch = round(spec.lookback / spec.median_gap), config.patch
+    if patch == "auto":
+        patch = None if steps <= _MAX_OBSERVATIONS else 2 * math.ceil(steps / _PATCHES)
+    if patch is None:
+        return ObservationTokens(spec, config.d_model)
+    return PatchTokens(spec, config.d_model, patch, config.stride or max(1, patch // 2))
+
+
 class ContinuousTransformerNetwork(nn.Module):
     """Network of `ContinuousTransformer`: a linear path plus what encoder and decoder add to it.
 
@@ -88,18 +106,14 @@ class ContinuousTransformerNetwork(nn.Module):
 
     def __init__(self, config: ContinuousTransformer, spec: TaskSpec) -> None:
         super().__init__()
-        self.spec = spec
+        self.spec, self.linear_share = spec, config.linear_share
         d_model = config.d_model
-        self.tokens: ObservationTokens | PatchTokens
-        if config.patch is None:
-            self.tokens = ObservationTokens(spec, d_model)
-        else:
-            self.tokens = PatchTokens(spec, d_model, config.patch, config.stride or max(1, config.patch // 2))
+        self.tokens = make_tokens(config, spec)
         self.identity = ChannelIdentity(spec, d_model)
         self.static = Covariates(spec.num_static, spec.static_codes, d_model)
         self.known = Covariates(spec.num_known, spec.known_codes, d_model)
         self.effect = nn.Linear(d_model, spec.num_targets, bias=False)
-        self.linear = LinearPath(spec, config.dropout)
+        self.linear = LinearPath(spec, config.dropout, with_level=config.scaler == "none")
         mixer = self._mixer_config(config)
         d_ff = config.d_ff or 2 * d_model
         parts = (config.mixer, mixer, d_ff, config.feedforward, config.dropout, config.drop_path)
@@ -110,7 +124,7 @@ class ContinuousTransformerNetwork(nn.Module):
         self.features = TimeFeatures(spec)
         self.ask = nn.Linear(TimeFeatures.num_features + 3, d_model)
         self.head = HEADS[config.head]()
-        self.gate = nn.Linear(d_model, len(self.linear.anchors))
+        self.gate = nn.Linear(d_model, self.linear.num_anchors)
         self.out = nn.Linear(d_model, self.head.num_params)
         for zero in (self.effect, self.gate, self.out):
             nn.init.zeros_(zero.weight)
@@ -139,9 +153,15 @@ class ContinuousTransformerNetwork(nn.Module):
         known_future = self.known(batch.future_known, batch.future_known_codes)
         static = self.static(batch.static, batch.static_codes)[:, None, None]
         answers = self._read(batch, known_past, known_future, static)[:, :targets]
-        line = self._linear(batch, known_past, known_future, self.gate(answers))
+        heard = self._heard(answers)
+        line = self._linear(batch, known_past, known_future, self.gate(answers) * heard)
         params = self.out(answers)
-        return torch.cat([params[..., :1] + line.unsqueeze(-1), params[..., 1:]], dim=-1)
+        return torch.cat([params[..., :1] * heard + line.unsqueeze(-1), params[..., 1:]], dim=-1)
+
+    def _heard(self, answers: Tensor) -> Tensor:
+        """Whether a window's location listens to the network, `[batch, 1, 1, 1]`; always after training."""
+        heard = answers.new_ones(len(answers), 1, 1, 1)
+        return heard.bernoulli_(1 - self.linear_share) if self.training and self.linear_share else heard
 
     def _read(self, batch: Batch, known_past: Tensor, known_future: Tensor, static: Tensor) -> Tensor:
         """Answers of encoder and decoder, `[batch, channels, queries, d_model]`."""

@@ -51,7 +51,7 @@ class LinearNetwork(nn.Module):
     def __init__(self, config: Linear, spec: TaskSpec) -> None:
         super().__init__()
         self.targets = spec.num_targets
-        self.linear = LinearPath(spec, config.dropout)
+        self.linear = LinearPath(spec, config.dropout, with_level=config.scaler == "none")
         self.features = TimeFeatures(spec)
         self.head = HEADS[config.head]()
         self.spread = nn.Parameter(

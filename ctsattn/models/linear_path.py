@@ -114,14 +114,18 @@ class LinearPath(nn.Module):
     Args:
         spec: Task.
         dropout: Share of past nodes of the kernel dropped in training.
+        with_level: Whether a learned constant of each target is one more anchor. It makes sense where windows
+            are not scaled by themselves: there a series that says little is forecast by what is usual.
     """
 
-    def __init__(self, spec: TaskSpec, dropout: float = 0.0) -> None:
+    def __init__(self, spec: TaskSpec, dropout: float = 0.0, with_level: bool = False) -> None:
         super().__init__()
         self.anchors = task_anchors(spec)
+        self.num_anchors = len(self.anchors) + with_level
         self.features = TimeFeatures(spec)
+        self.level = nn.Parameter(torch.zeros(spec.num_targets)) if with_level else None
         self.mixture = nn.Parameter(
-            torch.zeros(spec.num_targets, len(self.anchors), TimeFeatures.num_features)
+            torch.zeros(spec.num_targets, self.num_anchors, TimeFeatures.num_features)
         )
         # for the past only the first anchor, the interpolated path, counts until training says otherwise
         with torch.no_grad():
@@ -140,15 +144,11 @@ class LinearPath(nn.Module):
             at: `[batch, queries]`.
             gate: Logits of the anchors to add, `[batch, targets, queries, anchors]`, or None.
         """
-        # regressions and the choice between them need all digits, whatever precision surrounds them
-        with torch.autocast(values.device.type, enabled=False):
-            return self._mix(times, values.float(), mask, at, None if gate is None else gate.float())
-
-    def _mix(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor, gate: Tensor | None) -> Tensor:
         asked = at.unsqueeze(1).expand(-1, values.shape[1], -1)
-        candidates = torch.stack(
-            [anchor(times, values, mask, asked) for anchor in self.anchors.values()], dim=-1
-        )
+        candidates = [anchor(times, values, mask, asked) for anchor in self.anchors.values()]
+        if self.level is not None:
+            candidates.append(self.level[:, None].expand_as(asked))
         logits = _LOGIT_GAIN * torch.einsum("bqf,taf->btqa", self.features(at), self.mixture)
         weights = (logits if gate is None else logits + gate).softmax(dim=-1)
-        return (weights * candidates).sum(dim=-1) + self.kernel(times, values, mask, at)
+        line = (weights * torch.stack(candidates, dim=-1)).sum(dim=-1)
+        return line + self.kernel(times, values, mask, at)

@@ -11,6 +11,8 @@ from torch import nn
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.losses import masked_mean
 from ctsattn.models import MODELS, ContinuousTransformer, Linear, SeasonalNaive
+from ctsattn.models.continuous_transformer import make_tokens
+from ctsattn.models.tokens import ObservationTokens, PatchTokens
 from ctsattn.nn import MIXERS
 from tests.models.batches import SPEC, ask, make_batch, pad_past, rows_of
 
@@ -20,7 +22,8 @@ CONFIGS = {
         name: kind(**SMALL) if issubclass(kind, ContinuousTransformer) else kind()
         for name, kind in MODELS.items()
     },
-    "patches": ContinuousTransformer(**SMALL, patch=4),
+    "patches": ContinuousTransformer(**SMALL, patch=4, linear_share=0.5),
+    "unscaled": ContinuousTransformer(**SMALL, scaler="none"),
     "no_channel_mixing": ContinuousTransformer(**SMALL, mix_channels=False),
     "causal_squared_error": ContinuousTransformer(**SMALL, is_causal=True, head="squared_error"),
     "seasonal_naive_drift": SeasonalNaive(drift=True),
@@ -200,3 +203,25 @@ def test_an_untrained_network_starts_from_the_linear_path():
 def test_constant_in_time_gives_one_answer_for_all_queries():
     params = build("constant_in_time")(make_batch())
     assert_same(params, params[:, :, :1].expand_as(params))
+
+
+@pytest.mark.parametrize("steps", [65, 128, 336, 512, 1000])
+def test_long_windows_get_about_48_patches(steps):
+    made = make_tokens(ContinuousTransformer(), TaskSpec(lookback=2.0 * steps, median_gap=2.0))
+    assert isinstance(made, PatchTokens)
+    assert 32 <= (len(made.nodes) - made.length) // made.stride + 1 <= 48
+
+
+def test_short_windows_get_a_token_for_each_observation():
+    made = make_tokens(ContinuousTransformer(), TaskSpec(lookback=128.0, median_gap=2.0))
+    assert isinstance(made, ObservationTokens)
+
+
+def test_without_the_network_training_hears_the_linear_path_alone():
+    network = ContinuousTransformer(**SMALL, linear_share=1.0, dropout=0.0).build(SPEC)
+    nn.init.normal_(network.out.weight)
+    batch = make_batch()
+    line = Linear().build(SPEC)
+    line.linear.load_state_dict(network.linear.state_dict())
+    assert_same(network.train()(batch)[..., 0], line(batch)[..., 0])
+    assert not torch.allclose(network.eval()(batch)[..., 0], line(batch)[..., 0])
