@@ -28,8 +28,31 @@ from ctsattn.ops.continuous import continuous_attention, reference
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "gpu.csv"
 COLUMNS = (
-    *("backend", "pass", "dtype", "batch", "heads", "queries", "keys", "head_dim", "causal", "ms", "tflops", "peak_mib"),
-    *("error", "ratio_to_flash", "ratio_to_cudnn", "ratio_to_sdpa", "timing", "commit", "torch", "triton", "device"),
+    *(
+        "backend",
+        "pass",
+        "dtype",
+        "batch",
+        "heads",
+        "queries",
+        "keys",
+        "head_dim",
+        "causal",
+        "ms",
+        "tflops",
+        "peak_mib",
+    ),
+    *(
+        "error",
+        "ratio_to_flash",
+        "ratio_to_cudnn",
+        "ratio_to_sdpa",
+        "timing",
+        "commit",
+        "torch",
+        "triton",
+        "device",
+    ),
 )
 STOCK = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -154,9 +177,13 @@ def check() -> None:
                 exact = torch.autograd.grad(truth, wide, inputs.grad.double())
                 pairs = zip((out, *grads), (truth, *exact), strict=True)
                 found[name] = [((x.double() - y).norm() / y.norm()).item() for x, y in pairs]
-            for part, ours, theirs in zip(("out", "dq", "dk", "dv"), found["triton"], found["flash"], strict=True):
+            for part, ours, theirs in zip(
+                ("out", "dq", "dk", "dv"), found["triton"], found["flash"], strict=True
+            ):
                 if not ours <= 1.5 * theirs:
-                    raise RuntimeError(f"{part} of {shape} is wrong by {ours:.2e}, flash attention by {theirs:.2e}")
+                    raise RuntimeError(
+                        f"{part} of {shape} is wrong by {ours:.2e}, flash attention by {theirs:.2e}"
+                    )
 
 
 def measure(step: str, attend: Attend, inputs: Inputs, short: bool) -> tuple[float, str]:
@@ -237,7 +264,11 @@ def measure_all(path: Path) -> None:
     import triton
 
     check()
-    about = {"commit": os.environ.get("CTSATTN_COMMIT", ""), "torch": torch.__version__, "triton": triton.__version__}
+    about = {
+        "commit": os.environ.get("CTSATTN_COMMIT", ""),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+    }
     about["device"] = torch.cuda.get_device_name()
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
@@ -274,13 +305,22 @@ def draw(source: Path, target: Path) -> None:
     import pandas as pd
 
     rows = pd.read_csv(source)
-    rows = rows[(rows.backend == "triton") & (rows.batch * rows.queries >= 16384) & (rows.heads * rows.head_dim == 2048)]
+    rows = rows[
+        (rows.backend == "triton")
+        & (rows.batch * rows.queries >= 16384)
+        & (rows.heads * rows.head_dim == 2048)
+    ]
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
     colours = {"forward": "tab:blue", "backward": "tab:orange", "forward+backward": "tab:green"}
     for axis, (width, group) in zip(axes, rows.groupby("head_dim"), strict=True):
         for (step, causal), line in group.groupby(["pass", "causal"]):
             label = f"{step}, {'causal' if causal else 'full'}"
-            style = {"color": colours[step], "linestyle": "-" if causal else "--", "marker": "o", "markersize": 3}
+            style = {
+                "color": colours[step],
+                "linestyle": "-" if causal else "--",
+                "marker": "o",
+                "markersize": 3,
+            }
             axis.plot(line["keys"], line.ratio_to_flash, label=label, **style)
         axis.axhline(1.0, color="0.5", linewidth=0.8)
         axis.set(xscale="log", xlabel="length", title=f"head width {width}", ylim=(0, None))
@@ -301,7 +341,9 @@ def table(source: Path) -> str:
         "| width | mask | rows × heads × length | pass | ms | TFLOP/s | of flash | of cuDNN | error |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for row in rows.sort_values(["head_dim", "causal", "keys", "batch"], ascending=[True, False, True, True]).itertuples():
+    for row in rows.sort_values(
+        ["head_dim", "causal", "keys", "batch"], ascending=[True, False, True, True]
+    ).itertuples():
         mask, step = "causal" if row.causal else "full", row[rows.columns.get_loc("pass") + 1]
         size = f"{row.batch} × {row.heads} × {row.keys}"
         lines.append(
@@ -313,7 +355,9 @@ def table(source: Path) -> str:
 
 def main() -> None:
     """Measure, draw or tabulate."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--plot", action="store_true", help="draw the committed rows")
     parser.add_argument("--table", action="store_true", help="rewrite the table in README.md")
     parser.add_argument("--longest", action="store_true", help="one row of 262144 knots")

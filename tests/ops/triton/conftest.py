@@ -81,9 +81,7 @@ def problem(
     if kind == "packed":
         gaps[:, first.long().unique()] = 0
     hints = {"causal": kind == "causal", "full": kind == "full"}
-    return Canonical(
-        q, k, v, gaps, first, last, hints, normal(*q.shape[:3], value_dim), normal(*q.shape[:3])
-    )
+    return Canonical(q, k, v, gaps, first, last, hints, normal(*q.shape[:3], value_dim), normal(*q.shape[:3]))
 
 
 def solve(
@@ -98,7 +96,14 @@ def solve(
     finite = torch.where(lse == -torch.inf, 0.0, lse)
     loss = (out * case.out_weight.to(out)).sum() + (finite * case.lse_weight.to(lse)).sum()
     loss.backward()
-    results = {"out": out.detach(), "lse": lse.detach(), "dq": q.grad, "dk": k.grad, "dv": v.grad, "dgaps": gaps.grad}
+    results = {
+        "out": out.detach(),
+        "lse": lse.detach(),
+        "dq": q.grad,
+        "dk": k.grad,
+        "dv": v.grad,
+        "dgaps": gaps.grad,
+    }
     return {name: x.double().cpu() for name, x in results.items()}
 
 

@@ -51,7 +51,9 @@ def stock(q: Tensor, k: Tensor, v: Tensor, case: Canonical) -> dict[str, Tensor]
 def test_error_is_at_most_one_and_a_half_times_that_of_stock_attention(kernels, dtype, kind, size):
     case = rounded(problem(kind, **size), dtype)
     case = case._replace(lse_weight=0 * case.lse_weight)
-    found = errors(solve(kernels.core, case, dtype, "cuda"), solve(reference.core, case, torch.float64, "cuda"))
+    found = errors(
+        solve(kernels.core, case, dtype, "cuda"), solve(reference.core, case, torch.float64, "cuda")
+    )
     inputs = [x.cuda() for x in case[:3]]
     theirs = errors(stock(*[x.to(dtype) for x in inputs], case), stock(*[x.double() for x in inputs], case))
     for part, error in theirs.items():
@@ -95,8 +97,24 @@ def test_a_block_whose_scores_rise_too_far_starts_again(kernels):
     assert errors(solve(kernels.core, case, torch.bfloat16, "cuda"), exact)["out"] <= 4e-3
 
 
+def test_queries_without_time_to_integrate_get_the_limit_and_its_gradients(kernels):
+    generator = torch.Generator("cuda").manual_seed(0)
+    q, k, v, weight = (torch.randn(2, 4, 300, 64, device="cuda", generator=generator) for _ in range(4))
+    times = torch.rand(2, 300, device="cuda", generator=generator).cumsum(-1)
+    times[0, :70] = 0
+    found = {}
+    for backend in ("triton", "reference"):
+        tensors = [x.clone().requires_grad_() for x in (q, k, v, times)]
+        out = continuous_attention(*tensors, is_causal=True, backend=backend)
+        found[backend] = (out, *torch.autograd.grad((out * weight).sum(), tensors))
+    for ours, plain in zip(found["triton"], found["reference"], strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
+
+
 def test_twenty_runs_give_the_same_bits(kernels):
-    case = problem("causal", queries=1000, knots=1000, batch=2, heads=8, kv_heads=4, head_dim=64, value_dim=64)
+    case = problem(
+        "causal", queries=1000, knots=1000, batch=2, heads=8, kv_heads=4, head_dim=64, value_dim=64
+    )
     runs = [solve(kernels.core, case, torch.bfloat16, "cuda") for _ in range(20)]
     for run in runs[1:]:
         for part, x in run.items():
@@ -134,7 +152,9 @@ def test_a_new_length_compiles_nothing(kernels):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within older versions of the compiler
 def test_it_compiles_into_one_graph(kernels):
-    q, k, v = (torch.randn(2, 4, 200, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    q, k, v = (
+        torch.randn(2, 4, 200, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
+    )
     times = torch.rand(2, 200, device="cuda").cumsum(-1)
 
     def attend(q, k, v, times):

@@ -28,7 +28,19 @@ from ctsattn.ops.continuous.triton.primitives import (
 
 @triton.jit
 def gradient_step(
-    s, g, gap, lse, s1, g1, e1, w1, h1, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, GAPS: tl.constexpr
+    s,
+    g,
+    gap,
+    lse,
+    s1,
+    g1,
+    e1,
+    w1,
+    h1,
+    TERMS: tl.constexpr,
+    RADIUS: tl.constexpr,
+    FAST: tl.constexpr,
+    GAPS: tl.constexpr,
 ):
     """One group's pieces: completes weight and score gradient of its right knots, begins those of its left knots."""
     e = tl.exp2(tl.minimum(s * LOG2E - lse[:, None], CEILING))
@@ -136,11 +148,17 @@ def attention_bwd_prepare_kernel(
     inside = row < num_queries
     col = tl.arange(0, DV)
     mask = inside[:, None] & (col[None, :] < value_dim)
-    out = tl.load(out_ptr + (bh * num_queries + row)[:, None] * value_dim + col[None, :], mask=mask, other=0.0)
-    grad_at = grad_out_ptr + b * stride_gb + h * stride_gh + row.to(tl.int64)[:, None] * stride_gn + col[None, :]
+    out = tl.load(
+        out_ptr + (bh * num_queries + row)[:, None] * value_dim + col[None, :], mask=mask, other=0.0
+    )
+    grad_at = (
+        grad_out_ptr + b * stride_gb + h * stride_gh + row.to(tl.int64)[:, None] * stride_gn + col[None, :]
+    )
     grad_out = tl.load(grad_at, mask=mask, other=0.0)
     at = bh * num_queries + row
-    delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1) - tl.load(grad_lse_ptr + at, mask=inside, other=0.0)
+    delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1) - tl.load(
+        grad_lse_ptr + at, mask=inside, other=0.0
+    )
     lse = tl.load(lse_ptr + at, mask=inside, other=0.0)
     tl.store(delta_ptr + at, delta, mask=inside)
     tl.store(lse2_ptr + at, tl.where(lse == float("-inf"), 1.0e30, lse * LOG2E), mask=inside)
@@ -241,7 +259,17 @@ def knot_gradients_tile(
 
 @triton.jit
 def store_knots(
-    grad, ptr, edge_ptr, edge_size, block, width, n0, num_knots, BN: tl.constexpr, W: tl.constexpr, SINGLE: tl.constexpr
+    grad,
+    ptr,
+    edge_ptr,
+    edge_size,
+    block,
+    width,
+    n0,
+    num_knots,
+    BN: tl.constexpr,
+    W: tl.constexpr,
+    SINGLE: tl.constexpr,
 ):
     """Write gradients [W, BN] of a tile of knots.
 
@@ -311,7 +339,9 @@ def attention_bwd_knots_kernel(
     gap, end = load_gaps(gap_ptr + b * num_knots, n0, num_knots, BN)
     if GAPS:  # a gap of 0 has a gradient too
         end = local
-    low, whole_low, whole_high, high = query_blocks(limits_ptr + b * 4 * query_tiles, n0, query_tiles, STEP, 128)
+    low, whole_low, whole_high, high = query_blocks(
+        limits_ptr + b * 4 * query_tiles, n0, query_tiles, STEP, 128
+    )
     if SINGLE:  # every query needs its gradient written
         low = 0
         high = query_tiles
@@ -345,7 +375,9 @@ def attention_bwd_knots_kernel(
     at = bh * tiles + tile
     dk_ptr += bh * num_knots * head_dim
     dv_ptr += bh * num_knots * value_dim
-    store_knots(dk * scale, dk_ptr, k_edge_ptr, all_tiles * head_dim, at, head_dim, n0, num_knots, BN, D, SINGLE)
+    store_knots(
+        dk * scale, dk_ptr, k_edge_ptr, all_tiles * head_dim, at, head_dim, n0, num_knots, BN, D, SINGLE
+    )
     store_knots(dv, dv_ptr, v_edge_ptr, all_tiles * value_dim, at, value_dim, n0, num_knots, BN, DV, SINGLE)
     if GAPS:
         right_knot = n0 + local + 1
@@ -426,7 +458,9 @@ def attention_bwd_queries_kernel(
     lse = tl.load(lse_ptr + bh * num_queries + row, mask=inside, other=1.0e30)
     delta = tl.load(delta_ptr + bh * num_queries + row, mask=inside, other=0.0)
     here = tl.arange(0, BM)
-    q = load_rows(q_ptr + b * stride_qb + h * stride_qh, stride_qn, here, head_dim, m0, num_queries, True, EVEN, D)
+    q = load_rows(
+        q_ptr + b * stride_qb + h * stride_qh, stride_qn, here, head_dim, m0, num_queries, True, EVEN, D
+    )
     grad_at = grad_out_ptr + b * stride_gb + h * stride_gh
     grad_out = load_rows(grad_at, stride_gn, here, value_dim, m0, num_queries, True, EVEN_V, DV)
     if SCALED:

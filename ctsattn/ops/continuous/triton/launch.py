@@ -15,7 +15,7 @@ from ctsattn.ops.continuous.triton.backward import (
     attention_bwd_prepare_kernel,
     attention_bwd_queries_kernel,
 )
-from ctsattn.ops.continuous.triton.forward import attention_fwd_kernel
+from ctsattn.ops.continuous.triton.forward import attention_fill_kernel, attention_fwd_kernel
 
 
 class Tile(NamedTuple):
@@ -105,7 +105,7 @@ def choose_tile(kernel: str, q: Tensor, v: Tensor) -> Tile:
     return next(tile for most, tile in HOPPER[kernel, width] if v.shape[-2] <= most)
 
 
-def _shared_arguments(q: Tensor, k: Tensor, v: Tensor, scale: float, simple: bool, fill: bool) -> dict[str, object]:
+def _shared_arguments(q: Tensor, k: Tensor, v: Tensor, scale: float, simple: bool) -> dict[str, object]:
     """Compile-time arguments that all kernels have."""
     kind = KINDS[q.dtype]
     wide, wide_v = _width(q.shape[-1]), _width(v.shape[-1])
@@ -116,7 +116,6 @@ def _shared_arguments(q: Tensor, k: Tensor, v: Tensor, scale: float, simple: boo
         "DV": wide_v,
         "EVEN": q.shape[-1] == wide,
         "EVEN_V": v.shape[-1] == wide_v,
-        "FILL": fill,
         "SIMPLE": simple,
         "SCALED": exact and q.dtype != torch.float16,
         "TERMS": kind.terms,
@@ -132,7 +131,14 @@ def _strides(*tensors: Tensor) -> tuple[int, ...]:
 
 
 def launch_forward(
-    q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor, scale: float, simple: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gaps: Tensor,
+    first: Tensor,
+    last: Tensor,
+    scale: float,
+    simple: bool,
     fill: bool,
 ) -> tuple[Tensor, Tensor]:
     """Run the forward kernel: outputs and log-sum-exps."""
@@ -143,11 +149,18 @@ def launch_forward(
     kind = KINDS[q.dtype]
     tile = choose_tile("forward", q, v)
     grid = (triton.cdiv(queries, tile.queries) * batch * heads,)
+    shared = _shared_arguments(q, k, v, scale, simple)
+    shapes = (*_strides(q, k, v), heads, heads // k.shape[1], queries, knots, head_dim, value_dim, scale)
     attention_fwd_kernel[grid](
-        q, k, v, gaps, first, last, out, lse, *_strides(q, k, v), heads, heads // k.shape[1], queries, knots,
-        head_dim, value_dim, scale, kind.limit, BM=tile.queries, BN=tile.columns, NORMALISE=kind.normalise, **_shared_arguments(q, k, v, scale, simple, fill),
-        num_warps=tile.warps, num_stages=tile.stages,
+        q, k, v, gaps, first, last, out, lse, *shapes, kind.limit, BM=tile.queries, BN=tile.columns,
+        NORMALISE=kind.normalise, **shared, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
+    if fill:
+        del shared["SIMPLE"]
+        attention_fill_kernel[grid](
+            q, k, v, gaps, first, last, out, lse, *shapes, BM=tile.queries, BN=tile.columns,
+            NORMALISE=kind.normalise, **shared, num_warps=tile.warps, num_stages=1,
+        )  # fmt: skip
     return out, lse
 
 
@@ -170,7 +183,7 @@ def launch_backward(
     """Run the backward kernels: gradients of `q`, `k`, `v` and, if `with_gaps`, `gaps`."""
     batch, heads, queries, head_dim = q.shape
     kv_heads, knots, value_dim = v.shape[1:]
-    shared = _shared_arguments(q, k, v, scale, simple, fill)
+    shared = _shared_arguments(q, k, v, scale, simple)
     tile = choose_tile("knots", q, v)
     blocks, tiles = triton.cdiv(queries, tile.queries), triton.cdiv(knots, tile.columns - 8)
     single = tiles == 1
@@ -183,23 +196,35 @@ def launch_backward(
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     dgaps = torch.zeros((batch, kv_heads, knots if with_gaps else 0), dtype=torch.float32, device=q.device)
     edges = [
-        torch.empty((2, batch * kv_heads * (0 if single else tiles), size), dtype=torch.float32, device=q.device)
+        torch.empty(
+            (2, batch * kv_heads * (0 if single else tiles), size), dtype=torch.float32, device=q.device
+        )
         for size in (head_dim, value_dim)
     ]
     attention_bwd_knots_kernel[(tiles * batch * kv_heads,)](
         q, k, v, gaps, first, last, limits, grad_out, lse2, delta, dq, dk, dv, dgaps, *edges,
         *_strides(q, k, v, grad_out), batch * kv_heads, kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim, scale,
-        BM=tile.queries, BN=tile.columns, GAPS=with_gaps, SINGLE=single, **shared,
+        BM=tile.queries, BN=tile.columns, GAPS=with_gaps, SINGLE=single, FILL=fill, **shared,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     if not single:
         attention_bwd_edges_kernel[(tiles * batch * kv_heads,)](
-            dk, dv, *edges, batch * kv_heads, knots, head_dim, value_dim, BN=tile.columns, D=shared["D"], DV=shared["DV"], num_warps=1
+            dk,
+            dv,
+            *edges,
+            batch * kv_heads,
+            knots,
+            head_dim,
+            value_dim,
+            BN=tile.columns,
+            D=shared["D"],
+            DV=shared["DV"],
+            num_warps=1,
         )
         tile = choose_tile("queries", q, v)
         attention_bwd_queries_kernel[(triton.cdiv(queries, tile.queries) * batch * heads,)](
             q, k, v, gaps, first, last, grad_out, lse2, delta, dq, *_strides(q, k, v, grad_out), heads,
             heads // kv_heads, queries, knots, head_dim, value_dim, scale, BM=tile.queries, BN=tile.columns,
-            **shared, num_warps=tile.warps, num_stages=tile.stages,
+            FILL=fill, **shared, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
     return dq, dk, dv, dgaps.sum(1) if with_gaps else torch.zeros_like(gaps)

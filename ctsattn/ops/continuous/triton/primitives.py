@@ -95,9 +95,7 @@ def bump_series(d, TERMS: tl.constexpr):
 
 
 @triton.jit
-def piece_weights(
-    d, e0, e1, gap, begun, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr
-):
+def piece_weights(d, e0, e1, gap, begun, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr):
     """`left`, `begun + right` and `1 / d` of a piece."""
     if TERMS == 0:
         near = tl.abs(d) < NEAR
@@ -116,9 +114,7 @@ def piece_weights(
 
 
 @triton.jit
-def piece_curvature(
-    d, e0, gap, left, right, r, TERMS: tl.constexpr, RADIUS: tl.constexpr
-):
+def piece_curvature(d, e0, gap, left, right, r, TERMS: tl.constexpr, RADIUS: tl.constexpr):
     """`c` of a piece: how its mass moves from one end to the other as the score tilts."""
     if TERMS == 0:
         return tl.where(tl.abs(d) < NEAR_C, (left + right) * (1.0 / 6.0), (right - left) * r)
