@@ -110,7 +110,7 @@ def harmonic_regression(
     ridge = torch.full(gram.shape[-1:], _RIDGE, dtype=gram.dtype, device=gram.device)
     gram = gram / count[..., None, None] + torch.diag(ridge)
     moment = features.mT @ (values - centre).unsqueeze(-1) / count[..., None, None]
-    weights = torch.linalg.solve(gram, moment)
+    weights, _ = torch.linalg.solve_ex(gram, moment)  # the ridge keeps it solvable; no wait for a check
     return (harmonic_features(at, periods, span, trend) @ weights).squeeze(-1) + centre
 
 

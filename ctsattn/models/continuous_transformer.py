@@ -112,7 +112,8 @@ class ContinuousTransformerNetwork(nn.Module):
         self.identity = ChannelIdentity(spec, d_model)
         self.static = Covariates(spec.num_static, spec.static_codes, d_model)
         self.known = Covariates(spec.num_known, spec.known_codes, d_model)
-        self.effect = nn.Linear(d_model, spec.num_targets, bias=False)
+        has_known = bool(spec.num_known or spec.known_codes)
+        self.effect = nn.Linear(d_model, spec.num_targets, bias=False) if has_known else None
         self.linear = LinearPath(spec, config.dropout, with_level=config.scaler == "none")
         mixer = self._mixer_config(config)
         d_ff = config.d_ff or 2 * d_model
@@ -126,10 +127,9 @@ class ContinuousTransformerNetwork(nn.Module):
         self.head = HEADS[config.head]()
         self.gate = nn.Linear(d_model, self.linear.num_anchors)
         self.out = nn.Linear(d_model, self.head.num_params)
-        for zero in (self.effect, self.gate, self.out):
-            nn.init.zeros_(zero.weight)
-        nn.init.zeros_(self.gate.bias)
-        nn.init.zeros_(self.out.bias)
+        for layer in (self.effect, self.gate, self.out):
+            for start in () if layer is None else layer.parameters():
+                nn.init.zeros_(start)
 
     def _mixer_config(self, config: ContinuousTransformer) -> MixerConfig:
         pairs = int(config.rotary * (config.d_model // config.num_heads) / 2)
@@ -189,9 +189,10 @@ class ContinuousTransformerNetwork(nn.Module):
 
     def _linear(self, batch: Batch, known_past: Tensor, known_future: Tensor, gate: Tensor) -> Tensor:
         """The linear path of the targets, `[batch, targets, queries]`, effects of known covariates apart."""
-        targets = self.spec.num_targets
-        effect_past = (known_past[:, :targets] * self.effect.weight[:, None]).sum(dim=-1)
-        effect_future = self.effect(known_future).transpose(1, 2)
-        values = (batch.past_values[:, :targets] - effect_past) * batch.past_mask[:, :targets]
-        times, mask = batch.past_times[:, :targets], batch.past_mask[:, :targets]
-        return self.linear(times, values, mask, batch.future_times, gate) + effect_future
+        past = (batch.past_times, batch.past_values, batch.past_mask)
+        times, values, mask = (x[:, : self.spec.num_targets] for x in past)
+        if self.effect is None:
+            return self.linear(times, values, mask, batch.future_times, gate)
+        effect = (known_past[:, : self.spec.num_targets] * self.effect.weight[:, None]).sum(dim=-1)
+        line = self.linear(times, (values - effect) * mask, mask, batch.future_times, gate)
+        return line + self.effect(known_future).transpose(1, 2)

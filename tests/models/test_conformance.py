@@ -225,3 +225,15 @@ def test_without_the_network_training_hears_the_linear_path_alone():
     line.linear.load_state_dict(network.linear.state_dict())
     assert_same(network.train()(batch)[..., 0], line(batch)[..., 0])
     assert not torch.allclose(network.eval()(batch)[..., 0], line(batch)[..., 0])
+
+
+def test_the_effect_of_a_known_covariate_sits_at_its_own_time():
+    spec = TaskSpec(num_known=1, lookback=24.0, horizon=12.0)
+    batch = make_batch(spec)
+    batch = replace(batch, past_values=(1.5 + 0.8 * batch.past_known[..., 0]) * batch.past_mask)
+    network = ContinuousTransformer(**SMALL).build(spec).eval()
+    weight = network.known.numbers.weight[:, 0].detach()
+    with torch.no_grad():
+        network.effect.weight.copy_(0.8 * weight / weight.square().sum())
+    location = network(batch)[:, 0, :, 0]
+    torch.testing.assert_close(location, 1.5 + 0.8 * batch.future_known[..., 0], rtol=1e-4, atol=1e-4)
