@@ -165,7 +165,9 @@ def test_a_constant_past_is_forecast_as_it_is(kind):
 
 
 def test_swapping_channels_with_their_identity_swaps_the_forecasts():
-    spec = TaskSpec(num_targets=3, num_channels=3, channel_codes=(0, 0, 0), lookback=24.0, horizon=12.0)
+    spec = TaskSpec(
+        num_targets=3, num_channels=3, channel_codes=(0, 0, 0), num_known=1, lookback=24.0, horizon=12.0
+    )
     network, batch, order = build("continuous_transformer", spec), make_batch(spec), torch.tensor([2, 0, 1])
     params = network(batch)
     swapped = replace(
