@@ -4,8 +4,8 @@
     python -m experiments.kernels.gpu --plot     # draw results/gpu.csv: results/gpu.png
     python -m experiments.kernels.gpu --table    # rewrite the table in README.md
 
-Backends: `triton` is the backend's core (gaps in), `continuous_attention` the public function (times in, its extra cases
-included), `first_order` the approximation on stock kernels; `flash`, `cudnn` and `efficient` are stock attention.
+`triton` is the public function with real times, `first_order` the approximation on stock kernels (only with `--first-order`);
+`flash`, `cudnn` and `efficient` are stock attention.
 """
 
 from __future__ import annotations
@@ -114,10 +114,9 @@ def core_arguments(shape: Shape, times: Tensor) -> tuple[Tensor, Tensor, Tensor,
 
 def attends(shape: Shape, times: Tensor) -> dict[str, Attend]:
     """What is compared."""
-    from ctsattn.ops.continuous import triton
 
-    arguments = core_arguments(shape, times)
-    hints = {"causal": shape.causal, "full": not shape.causal}
+    def ours(backend: str) -> Attend:
+        return lambda q, k, v: continuous_attention(q, k, v, times, is_causal=shape.causal, backend=backend)
 
     def stock(backend: SDPBackend) -> Attend:
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -128,13 +127,8 @@ def attends(shape: Shape, times: Tensor) -> dict[str, Attend]:
 
     return {
         **{name: stock(backend) for name, backend in STOCK.items()},
-        "triton": lambda q, k, v: triton.core(q, k, v, *arguments, **hints)[0],
-        "continuous_attention": lambda q, k, v: continuous_attention(
-            q, k, v, times, is_causal=shape.causal, backend="triton"
-        ),
-        "first_order": lambda q, k, v: continuous_attention(
-            q, k, v, times, is_causal=shape.causal, backend="first_order"
-        ),
+        "triton": ours("triton"),
+        "first_order": ours("first_order"),
     }
 
 
@@ -172,8 +166,7 @@ def check() -> None:
                     with sdpa_kernel([SDPBackend.MATH]):
                         truth = scaled_dot_product_attention(*wide, is_causal=causal)
                 else:
-                    gaps, *rest = core_arguments(shape, inputs.times)
-                    truth, _ = reference.core(*wide, gaps.double(), *rest)
+                    truth = continuous_attention(*wide, inputs.times, is_causal=causal, backend="reference")
                 exact = torch.autograd.grad(truth, wide, inputs.grad.double())
                 pairs = zip((out, *grads), (truth, *exact), strict=True)
                 found[name] = [((x.double() - y).norm() / y.norm()).item() for x, y in pairs]
@@ -191,7 +184,7 @@ def measure(step: str, attend: Attend, inputs: Inputs, short: bool) -> tuple[flo
     from triton.testing import do_bench
 
     if not short:
-        return do_bench(call_of(step, attend, inputs), warmup=15, rep=60, return_mode="median"), "events"
+        return do_bench(call_of(step, attend, inputs), warmup=8, rep=30, return_mode="median"), "events"
     calls, stream, graph = 10, torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -203,7 +196,7 @@ def measure(step: str, attend: Attend, inputs: Inputs, short: bool) -> tuple[flo
             for _ in range(calls):
                 call()
     torch.cuda.synchronize()
-    return do_bench(graph.replay, warmup=15, rep=60, return_mode="median") / calls, "graph"
+    return do_bench(graph.replay, warmup=8, rep=30, return_mode="median") / calls, "graph"
 
 
 def peak_mib(attend: Attend, inputs: Inputs) -> float:
@@ -214,13 +207,15 @@ def peak_mib(attend: Attend, inputs: Inputs) -> float:
     return torch.cuda.max_memory_allocated() / 2**20
 
 
-def measure_shape(shape: Shape) -> list[dict[str, object]]:
+def measure_shape(shape: Shape, skipped: tuple[str, ...]) -> list[dict[str, object]]:
     """One row for each backend and pass."""
     inputs = make_inputs(shape)
     short = shape.length <= 512
     flops = 4 * shape.batch * shape.heads * shape.length**2 * shape.head_dim * (0.5 if shape.causal else 1.0)
     rows = []
     for name, attend in attends(shape, inputs.times).items():
+        if name in skipped:
+            continue
         try:
             error, peak = relative_error(name, attend, shape, inputs), peak_mib(attend, inputs)
             for step, factor in zip(PASSES, (1.0, 2.5, 3.5), strict=True):
@@ -231,8 +226,8 @@ def measure_shape(shape: Shape) -> list[dict[str, object]]:
                          tflops=factor * flops / ms / 1e9, peak_mib=peak, error=error) | {"pass": step}
                 )  # fmt: skip
         except RuntimeError as reason:  # a stock backend that lacks the case, or too little memory
-            text = str(reason).splitlines()
-            print(f"{name} does not run {shape}: {text[0] if text else reason!r}", flush=True)
+            first_line = (str(reason) or repr(reason)).splitlines()[0]
+            sys.stderr.write(f"{name} does not run {shape}: {first_line}\n")
     return with_ratios(rows)
 
 
@@ -259,7 +254,7 @@ def with_ratios(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     return rows
 
 
-def measure_all(path: Path) -> None:
+def measure_all(path: Path, skipped: tuple[str, ...]) -> None:
     """Check, then measure every shape; rows are written as they come."""
     import triton
 
@@ -275,7 +270,7 @@ def measure_all(path: Path) -> None:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         for shape in shapes():
-            for row in measure_shape(shape):
+            for row in measure_shape(shape, skipped):
                 rounded = {key: f"{x:.4g}" if isinstance(x, float) else x for key, x in row.items()}
                 writer.writerow(rounded | about)
             file.flush()
@@ -362,6 +357,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="rewrite the table in README.md")
     parser.add_argument("--longest", action="store_true", help="one row of 262144 knots")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the rows go")
+    parser.add_argument("--first-order", action="store_true", help="measure the first-order backend too")
     options = parser.parse_args()
     if options.plot:
         draw(options.out, options.out.with_suffix(".png"))
@@ -373,7 +369,7 @@ def main() -> None:
     elif options.longest:
         print(measure_longest())
     else:
-        measure_all(options.out)
+        measure_all(options.out, () if options.first_order else ("first_order",))
 
 
 if __name__ == "__main__":
