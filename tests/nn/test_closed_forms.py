@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ctsattn.nn import MIXERS, MixerConfig
 from ctsattn.nn.mixers import AttentionMixer
-from ctsattn.nn.mixers.base import SinkToken
+from ctsattn.nn.mixers.base import Heads, SinkToken
 from ctsattn.nn.mixers.delta import exact_flow_strength
 from ctsattn.nn.mixers.ssm import first_order_hold, zero_order_hold
 from ctsattn.ops.scan import delta_scan, linear_scan
@@ -25,7 +25,7 @@ def attention(name: str) -> AttentionMixer:
     return mixer.double()
 
 
-def heads(
+def make_heads(
     length: int = 6, queries: int | None = None, spread: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     q = torch.randn(2, 2, queries or length, 4, dtype=F64) * spread
@@ -49,8 +49,8 @@ def by_quadrature(q: Tensor, k: Tensor, v: Tensor, times: Tensor) -> np.ndarray:
 @pytest.mark.parametrize("name", ["continuous", "continuous_unit"])
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_continuous_attention_is_the_integral(name, is_causal):
-    q, k, v, times = heads()
-    out = attention(name).attend(q, k, v, times, None, None, is_causal)
+    q, k, v, times = make_heads()
+    out = attention(name).attend(Heads(q, k, v, times), is_causal)
     clock = times if name == "continuous" else torch.arange(6, dtype=F64).expand(2, 6)
     seen = 4 if is_causal else 6
     expected = by_quadrature(q[1, 0, 3], k[1, 0, :seen], v[1, 0, :seen], clock[1, :seen])
@@ -68,8 +68,8 @@ def continuum_attention(q: Tensor, k: Tensor, v: Tensor, times: Tensor) -> Tenso
 
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_trapezoid_is_continuum_attention(is_causal):
-    q, k, v, times = heads()
-    out = attention("trapezoid").attend(q, k, v, times, None, None, is_causal)
+    q, k, v, times = make_heads()
+    out = attention("trapezoid").attend(Heads(q, k, v, times), is_causal)
     for query in range(1, 6):
         seen = query + 1 if is_causal else 6
         expected = continuum_attention(q[0, 1, query], k[0, 1, :seen], v[0, 1, :seen], times[0, :seen])
@@ -77,10 +77,10 @@ def test_trapezoid_is_continuum_attention(is_causal):
 
 
 def test_trapezoid_has_the_sink_as_a_knot_before_the_first():
-    q, k, v, times = heads()
+    q, k, v, times = make_heads()
     mixer = attention("trapezoid")
     sink = SinkToken(torch.randn(2, 2, 4, dtype=F64), torch.randn(2, 2, 4, dtype=F64), mixer.config.gap)
-    out = mixer.attend(q, k, v, times, None, sink, True)
+    out = mixer.attend(Heads(q, k, v, times, None, sink), True)
     with_sink = [torch.cat([s[:, :, None], x], dim=2)[0, 1, :4] for s, x in ((sink.key, k), (sink.value, v))]
     clock = torch.cat([times[:, :1] - mixer.config.gap, times], dim=1)[0, :4]
     expected = continuum_attention(q[0, 1, 2], *with_sink, clock)
@@ -88,9 +88,9 @@ def test_trapezoid_has_the_sink_as_a_knot_before_the_first():
 
 
 def test_equal_scores_make_trapezoid_and_integral_one():
-    q, k, v, times = heads()
+    q, k, v, times = make_heads()
     k = k[:, :, :1].expand_as(k).contiguous()
-    outs = [attention(name).attend(q, k, v, times, None, None, True) for name in ("trapezoid", "continuous")]
+    outs = [attention(name).attend(Heads(q, k, v, times), True) for name in ("trapezoid", "continuous")]
     torch.testing.assert_close(outs[0], outs[1], rtol=1e-12, atol=1e-12)
 
 
@@ -103,14 +103,12 @@ def densify(x: Tensor, pieces: int, dim: int) -> Tensor:
 
 
 def test_trapezoid_on_densified_lines_goes_to_the_integral_at_second_order():
-    q, k, v, times = heads(queries=3)
-    exact = attention("continuous").attend(q, k, v, times, None, None, False)
+    q, k, v, times = make_heads(queries=3)
+    exact = attention("continuous").attend(Heads(q, k, v, times), False)
     errors = []
     for pieces in (4, 8, 16):
         finer = (densify(k, pieces, 2), densify(v, pieces, 2), densify(times, pieces, 1))
-        errors.append(
-            (attention("trapezoid").attend(q, *finer, None, None, False) - exact).abs().max().item()
-        )
+        errors.append((attention("trapezoid").attend(Heads(q, *finer), False) - exact).abs().max().item())
     assert errors[1] < errors[0] / 3.5
     assert errors[2] < errors[1] / 3.5
 
@@ -120,8 +118,8 @@ def test_first_order_is_off_by_the_square_of_the_scores(is_causal):
     errors = []
     for spread in (0.2, 0.1):
         torch.manual_seed(1)
-        q, k, v, times = heads(spread=spread)
-        args = (q, k, v, times, None, None, is_causal)
+        q, k, v, times = make_heads(spread=spread)
+        args = (Heads(q, k, v, times), is_causal)
         exact, approximate, trapezoid = (
             attention(name).attend(*args) for name in ("continuous", "first_order", "trapezoid")
         )
@@ -132,13 +130,13 @@ def test_first_order_is_off_by_the_square_of_the_scores(is_causal):
 
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_key_filter_with_the_spline_taps_is_the_first_order_form_inside(is_causal):
-    q, k, v, times = heads(length=7)
+    q, k, v, times = make_heads(length=7)
     mixer = attention("key_filter")
     with torch.no_grad():
         mixer.taps.copy_(torch.tensor([1.0, 4.0, 1.0], dtype=F64) / 6)
     before = torch.cat([k[:, :, :1], k[:, :, :-1]], dim=2)
     after = torch.cat([k[:, :, 1:], k[:, :, -1:]], dim=2)
-    out = mixer.attend(q, k, v, times, None, None, is_causal)
+    out = mixer.attend(Heads(q, k, v, times), is_causal)
     scores = q @ (before + 4 * k + after).mT / 12
     if is_causal:
         scores = scores.diagonal_scatter((q * (before + 5 * k)).sum(-1) / 12, dim1=-2, dim2=-1)
@@ -149,16 +147,16 @@ def test_key_filter_with_the_spline_taps_is_the_first_order_form_inside(is_causa
 @pytest.mark.parametrize("name", ["key_filter", "short_conv"])
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_learned_filters_start_as_softmax_attention(name, is_causal):
-    q, k, v, times = heads()
+    q, k, v, times = make_heads()
     sink = SinkToken(torch.randn(2, 2, 4, dtype=F64), torch.randn(2, 2, 4, dtype=F64), 1.0)
-    args = (q, k, v, times, None, sink, is_causal)
+    args = (Heads(q, k, v, times, None, sink), is_causal)
     torch.testing.assert_close(attention(name).attend(*args), attention("softmax").attend(*args))
 
 
 def test_softmax_with_a_zero_sink_is_softmax_off_by_one():
-    q, k, v, times = heads()
+    q, k, v, times = make_heads()
     zero = torch.zeros(2, 2, 4, dtype=F64)
-    out = attention("softmax").attend(q, k, v, times, None, SinkToken(zero, zero, 1.0), False)
+    out = attention("softmax").attend(Heads(q, k, v, times, None, SinkToken(zero, zero, 1.0)), False)
     weight = (q @ k.mT / 2).exp()
     torch.testing.assert_close(out, weight @ v / (1 + weight.sum(dim=-1, keepdim=True)))
 

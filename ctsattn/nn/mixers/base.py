@@ -71,6 +71,27 @@ class SinkToken(NamedTuple):
     gap: float
 
 
+class Heads(NamedTuple):
+    """What an attention operator is applied to.
+
+    Attributes:
+        q: Queries `[batch, heads, queries, head_dim]`.
+        k: Keys `[batch, kv_heads, length, head_dim]`.
+        v: Values `[batch, kv_heads, length, head_dim]`.
+        times: Times of the keys `[batch, length]`; None: they count as 1 apart.
+        mask: `[batch, length]`, true where a key exists; None: all exist. For an operator that reads
+            neighbours, keys that exist stand on the left.
+        sink: The sink, or None.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    times: Tensor | None
+    mask: Tensor | None = None
+    sink: SinkToken | None = None
+
+
 class Sinks(nn.Module):
     """The key and value that attention may fall back on, of one of the kinds in `SINKS`."""
 
@@ -141,37 +162,20 @@ class AttentionMixer(Mixer):
         return self.config.dropout if self.training else 0.0
 
     @abstractmethod
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        times: Tensor,
-        mask: Tensor | None,
-        sink: SinkToken | None,
-        is_causal: bool,
-    ) -> Tensor:
+    def attend(self, heads: Heads, is_causal: bool) -> Tensor:
         """Apply the operator.
 
         Args:
-            q: `[batch, heads, queries, head_dim]`.
-            k: `[batch, kv_heads, length, head_dim]`.
-            v: `[batch, kv_heads, length, head_dim]`.
-            times: `[batch, length]`.
-            mask: `[batch, length]`, true where a key exists, false in the padding on the right if
-                `reads_neighbours`, else anywhere; None: all exist.
-            sink: Key and value `[batch, kv_heads, head_dim]` with their gap, or None.
+            heads: Queries, keys, values and where the keys stand in time.
             is_causal: Whether query i, at key i, sees keys up to i only.
 
         Returns:
             `[batch, heads, queries, head_dim]`, finite; 0 for a query that sees nothing.
         """
 
-    def attend_apart(
-        self, q: Tensor, k: Tensor, v: Tensor, times: Tensor, mask: Tensor | None, sink: SinkToken | None
-    ) -> Tensor:
+    def attend_apart(self, heads: Heads) -> Tensor:
         """Apply the operator for queries that are no tokens and know nothing of each other; see `attend`."""
-        return self.attend(q, k, v, times, mask, sink, is_causal=False)
+        return self.attend(heads, is_causal=False)
 
     def forward(self, x: Tensor, times: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix `x` along `length`; see `Mixer.forward`."""
@@ -179,10 +183,8 @@ class AttentionMixer(Mixer):
         if self.reads_neighbours and mask is not None:
             order = valid_first(mask)
             x, times, mask = (take(part, order) for part in (x, times, mask))
-        k, v = self.projections.keys_values(x, times)
-        q = self.projections.queries(x, times)
-        mixed = self.attend(q, k, v, times, mask, self.sink(k, v, mask), self.config.is_causal)
-        out = self.projections.merge(mixed)
+        heads = self._heads(x, times, x, times, mask)
+        out = self.projections.merge(self.attend(heads, self.config.is_causal))
         return out if order is None else take(out, order.argsort(dim=1))
 
     def read(
@@ -202,6 +204,12 @@ class AttentionMixer(Mixer):
         """
         if self.reads_neighbours and mask is not None:
             memory, times, mask = (take(part, valid_first(mask)) for part in (memory, times, mask))
+        heads = self._heads(queries, query_times, memory, times, mask)
+        return self.projections.merge(self.attend_apart(heads))
+
+    def _heads(
+        self, queries: Tensor, query_times: Tensor, memory: Tensor, times: Tensor, mask: Tensor | None
+    ) -> Heads:
         k, v = self.projections.keys_values(memory, times)
         q = self.projections.queries(queries, query_times)
-        return self.projections.merge(self.attend_apart(q, k, v, times, mask, self.sink(k, v, mask)))
+        return Heads(q, k, v, times, mask, self.sink(k, v, mask))

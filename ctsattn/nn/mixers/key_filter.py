@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ctsattn.nn.mixers.base import AttentionMixer, MixerConfig, SinkToken
+from ctsattn.nn.mixers.base import AttentionMixer, Heads, MixerConfig
 from ctsattn.nn.mixers.softmax import per_query_head, softmax_of_scores, visible_keys
 
 
@@ -43,17 +43,9 @@ class KeyFilter(AttentionMixer):
         )
         self.taps = nn.Parameter(taps)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        times: Tensor,
-        mask: Tensor | None,
-        sink: SinkToken | None,
-        is_causal: bool,
-    ) -> Tensor:
+    def attend(self, heads: Heads, is_causal: bool) -> Tensor:
         """Sum over tokens with filtered keys; see `AttentionMixer.attend`."""
+        q, k, v, _, mask, sink = heads
         before, after = neighbour_keys(k, mask)
         left, centre, right = self.taps.unsqueeze(1).unbind(dim=-1)
         scale = q.shape[-1] ** -0.5

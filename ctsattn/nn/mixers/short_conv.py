@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ctsattn.nn.mixers.base import AttentionMixer, MixerConfig, SinkToken
+from ctsattn.nn.mixers.base import AttentionMixer, Heads, MixerConfig
 from ctsattn.nn.mixers.softmax import per_query_head, softmax_of_scores, visible_keys
 
 _QUERY_TAPS = 3  # a query and the two before it
@@ -34,41 +34,16 @@ class ShortConv(AttentionMixer):
         kernel[:, :, -1, _KEY_TAPS // 2] = 1.0
         self.kernel = nn.Parameter(kernel)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        times: Tensor,
-        mask: Tensor | None,
-        sink: SinkToken | None,
-        is_causal: bool,
-    ) -> Tensor:
+    def attend(self, heads: Heads, is_causal: bool) -> Tensor:
         """Sum over tokens with filtered scores; see `AttentionMixer.attend`."""
-        return self._attend(q, k, v, mask, sink, is_causal, self.kernel)
+        return self._attend(heads, is_causal, self.kernel)
 
-    def attend_apart(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        times: Tensor,
-        mask: Tensor | None,
-        sink: SinkToken | None,
-    ) -> Tensor:
+    def attend_apart(self, heads: Heads) -> Tensor:
         """Sum over tokens with scores filtered over keys only; see `AttentionMixer.attend_apart`."""
-        return self._attend(q, k, v, mask, sink, False, self.kernel[:, :, -1:])
+        return self._attend(heads, False, self.kernel[:, :, -1:])
 
-    def _attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        sink: SinkToken | None,
-        is_causal: bool,
-        kernel: Tensor,
-    ) -> Tensor:
+    def _attend(self, heads: Heads, is_causal: bool, kernel: Tensor) -> Tensor:
+        q, k, v, _, mask, sink = heads
         scores = q @ per_query_head(k, q).mT * q.shape[-1] ** -0.5
         visible = visible_keys(q, k, mask, is_causal)
         if visible is not None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ctsattn.nn.mixers.base import AttentionMixer, SinkToken
+from ctsattn.nn.mixers.base import AttentionMixer, Heads, SinkToken
 
 
 def visible_keys(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
@@ -93,16 +93,8 @@ def per_query_head(x: Tensor, q: Tensor) -> Tensor:
 class Softmax(AttentionMixer):
     """Ordinary softmax attention; time enters through the rotary angles only."""
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        times: Tensor,
-        mask: Tensor | None,
-        sink: SinkToken | None,
-        is_causal: bool,
-    ) -> Tensor:
+    def attend(self, heads: Heads, is_causal: bool) -> Tensor:
         """Sum over tokens; see `AttentionMixer.attend`."""
+        q, k, v, _, mask, sink = heads
         visible = visible_keys(q, k, mask, is_causal)
         return softmax_attention(q, k, v, visible, sink, self.dropout)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ctsattn.nn.mixers.base import AttentionMixer, SinkToken
+from ctsattn.nn.mixers.base import AttentionMixer, Heads
+from ctsattn.nn.mixers.continuous import integrate
 from ctsattn.ops import trapezoid_attention
 
 
@@ -17,25 +18,6 @@ class Trapezoid(AttentionMixer):
         Calvello, Kovachki, Levine and Stuart, "Continuum attention for neural operators", arXiv 2406.06486.
     """
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        times: Tensor,
-        mask: Tensor | None,
-        sink: SinkToken | None,
-        is_causal: bool,
-    ) -> Tensor:
+    def attend(self, heads: Heads, is_causal: bool) -> Tensor:
         """Sum over tokens, each weighted by its half gaps; see `AttentionMixer.attend`."""
-        return trapezoid_attention(
-            q,
-            k,
-            v,
-            times,
-            key_mask=mask,
-            is_causal=is_causal,
-            sink=sink,
-            dropout_p=self.dropout,
-            enable_gqa=True,
-        )
+        return integrate(trapezoid_attention, heads, is_causal, self.dropout)
