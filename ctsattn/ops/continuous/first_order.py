@@ -87,7 +87,8 @@ def smoothed_attention(
     """
     before = gaps.masked_fill(torch.arange(gaps.shape[1], device=gaps.device) == 0, 0.0)
     k, wide_q = k.to(gaps.dtype), q.to(gaps.dtype)
-    steps = pad(k.diff(dim=2), (0, 0, 1, 1))  # into each knot, and out of the last
+    none = torch.zeros_like(k[:, :, :1])
+    steps = torch.cat([none, k.diff(dim=2), none], dim=2)  # into each knot, and out of the last
     keys, bias = _smooth(k, steps, before, share)
     keys = keys.to(q.dtype)
     if full:

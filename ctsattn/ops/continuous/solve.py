@@ -197,14 +197,25 @@ def _fill_empty(problem: Problem, core: Core, out: Tensor, empty: Tensor) -> Ten
     Returns:
         The value of the knot where only one is seen, else the answer with unit gaps; 0 where none is seen.
     """
-    q, k, v, first, last = problem.q, problem.k, problem.v, problem.first, problem.last
-    look = may_look_at_values(empty)
-    if look and not bool(empty.any()):
+    if not may_look_at_values(empty):
+        return _limits(problem, core, out, empty, problem.may_be_flat)
+    rows = empty.any(dim=1).any(dim=0).nonzero().squeeze(-1)
+    if len(rows) == 0:
         return out
-    one, several = empty & (first == last)[:, None], empty & (first < last)[:, None]
-    if problem.may_be_flat and not (look and not bool(several.any())):
-        some_last = torch.where(several[:, 0], last, -1)
-        flat, _ = core(q, k, v, torch.ones_like(problem.gaps), first, some_last, problem.scale)
-        out = torch.where(several[..., None], flat.to(out.dtype), out)
+    q, first, last = problem.q[:, :, rows], problem.first[:, rows], problem.last[:, rows]
+    few = problem._replace(q=q, first=first, last=last)
+    empty = empty[:, :, rows]
+    several = problem.may_be_flat and bool((empty & (first < last)[:, None]).any())
+    return out.index_copy(2, rows, _limits(few, core, out[:, :, rows], empty, several))
+
+
+def _limits(problem: Problem, core: Core, out: Tensor, empty: Tensor, several: bool) -> Tensor:
+    """The limits for all queries of a problem; `several`: whether some may see more than one knot."""
+    q, k, v, first, last = problem.q, problem.k, problem.v, problem.first, problem.last
+    if several:
+        flat = empty & (first < last)[:, None]
+        last_if_flat = torch.where(flat[:, 0], last, -1)
+        limit, _ = core(q, k, v, torch.ones_like(problem.gaps), first, last_if_flat, problem.scale)
+        out = torch.where(flat[..., None], limit.to(out.dtype), out)
     only = take_knots(v, first if problem.packed else first[:, :1], q.shape[1], out.dtype)
-    return torch.where(one[..., None], only, out)
+    return torch.where((empty & (first == last)[:, None])[..., None], only, out)

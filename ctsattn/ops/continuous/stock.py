@@ -63,23 +63,18 @@ def stock_attention(
         of weights `[batch, heads, queries]` in that of `bias`. Where nothing has weight, 0 and -inf.
     """
     call = _kernel_call(q, k, v, bias, mask, scale, strictly_before)
-    out = q.new_zeros((*q.shape[:3], v.shape[-1]))
-    lse = bias.new_full(q.shape[:3], -torch.inf)
-    if call.k.shape[2] and call.q.shape[2]:
-        found, log = call.forward()
-        rows = q.shape[2] - call.q.shape[2]
-        out[:, :, rows:] = found[..., : v.shape[-1]]
-        lse[:, :, rows:] = torch.where(log > call.lowest, log, -torch.inf)
-        out.masked_fill_((lse == -torch.inf)[..., None], 0.0)
-    if end_scores is None or end_values is None:
-        return out, lse
-    together = torch.cat([lse[..., None], end_scores], dim=-1)
-    total = together.logsumexp(dim=-1, keepdim=True)
-    weights = (together - total).exp().masked_fill(total == -torch.inf, 0.0)
-    mixed = weights[..., :1] * out
-    for i in range(end_scores.shape[-1]):
-        mixed.addcmul_(weights[..., i + 1 : i + 2], end_values[..., i, :].to(mixed.dtype))
-    return mixed.to(q.dtype), total.squeeze(-1)
+    out, lse = call.forward()
+    out, lse = out[..., : v.shape[-1]], lse.to(bias.dtype)
+    lse = torch.where(lse > call.lowest, lse, -torch.inf).contiguous()
+    if end_scores is not None and end_values is not None:
+        for score, value in zip(end_scores.unbind(dim=-1), end_values.unbind(dim=-2), strict=True):
+            share = torch.where(score == -torch.inf, 0.0, (score - lse).sigmoid())
+            out = out.to(lse.dtype).lerp_(value.to(lse.dtype), share[..., None])
+            lse = torch.logaddexp(lse, score)
+    out, empty = out.to(q.dtype).contiguous(), lse == -torch.inf
+    if q.is_cuda or bool(empty.any()):
+        out.masked_fill_(empty[..., None], 0.0)  # it is what the kernel makes of keys that are all hidden
+    return out, lse
 
 
 @stock_attention.register_fake
@@ -104,28 +99,19 @@ def _stock_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `q`, `k`, `v` and `bias`; the last is empty unless `with_bias`."""
     call = _kernel_call(q, k, v, bias, mask, scale, strictly_before)
-    rows, columns = q.shape[2] - call.q.shape[2], k.shape[2] - call.k.shape[2]
-    if not (call.k.shape[2] and call.q.shape[2]):
-        return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape), bias.new_zeros(bias.shape)
-    width = max(call.q.shape[-1] + with_bias, 0 if grad_lse is None else v.shape[-1] + 1)
+    head_dim, value_dim = q.shape[-1], v.shape[-1]
+    width = max(call.q.shape[-1] + with_bias, 0 if grad_lse is None else value_dim + 1)
     width += -width % _multiple(q)
-    wide = call.widened(width, with_bias)
-    grad_out, out = (pad(x[:, :, rows:], (0, width - v.shape[-1])) for x in (grad_out, out))
+    grad_out, out = (_to_width(x, width) for x in (grad_out, out))
     if grad_lse is not None:
-        grad_out[..., v.shape[-1]] = 1.0
-        out[..., v.shape[-1]] = -grad_lse[:, :, rows:].to(out.dtype)
-    lse = torch.where(lse == -torch.inf, -HIDDEN, lse)[:, :, rows:]  # then all its exponentials are 0
-    grad_q, grad_k, grad_v = wide.backward(grad_out, out, lse)
-    grad_bias = bias.new_zeros(bias.shape)
-    if with_bias:
-        grad_bias[:, : call.k.shape[2]] = grad_k[..., -1].sum(dim=1) / scale
-    grad_k, grad_v = (_sum_groups(x, k.shape[1]) for x in (grad_k, grad_v))
-    return (
-        pad(grad_q[..., : q.shape[-1]], (0, 0, rows, 0)),
-        pad(grad_k[..., : k.shape[-1]], (0, 0, 0, columns)),
-        pad(grad_v[..., : v.shape[-1]], (0, 0, 0, columns)),
-        grad_bias,
-    )
+        grad_out[..., value_dim] = 1.0
+        out[..., value_dim] = -grad_lse.to(out.dtype)
+    lse = torch.where(lse == -torch.inf, -HIDDEN, lse)  # then all its exponentials are 0
+    grad_q, grad_k, grad_v = call.widened(width, with_bias).backward(grad_out, out, lse)
+    grad_bias = grad_k[..., -1:].sum(dim=1) / scale if with_bias else bias.new_zeros((*bias.shape, 1))
+    grad_k, grad_v = (_sum_groups(x, k.shape[1]) for x in (grad_k[..., :head_dim], grad_v[..., :value_dim]))
+    grad_k, grad_v, grad_bias = (_unaligned(x, strictly_before) for x in (grad_k, grad_v, grad_bias))
+    return grad_q[..., :head_dim].contiguous(), grad_k, grad_v, grad_bias.squeeze(-1).to(bias.dtype)
 
 
 @_stock_attention_backward.register_fake
@@ -223,8 +209,8 @@ def _kernel_call(
     strictly_before: int | None,
 ) -> _KernelCall:
     """The call of a stock kernel that answers for the keys; arguments as in `stock_attention`."""
-    if strictly_before is not None:
-        q, k, v, bias = q[:, :, 1 - strictly_before :], k[:, :, :-1], v[:, :, :-1], bias[:, :-1]
+    k, v = (_aligned(x, strictly_before) for x in (k, v))
+    bias = _aligned(bias[..., None], strictly_before, -torch.inf).squeeze(-1)
     bias, lowest = bias.clamp(min=HIDDEN), HIDDEN / 2
     if q.is_cuda:
         lowest = torch.finfo(q.dtype).min / 8 * min(scale, 1.0)
@@ -238,6 +224,27 @@ def _kernel_call(
     width += -width % _multiple(q)
     q, k, v = (_to_width(x, width) for x in (q, k, v))
     return _KernelCall(q, k, v, shown, scale, strictly_before is not None, lowest)
+
+
+def _aligned(x: Tensor, strictly_before: int | None, fill: float = 0.0) -> Tensor:
+    """Rows `[..., keys, width]` such that query i sees those up to row i, if it sees only some.
+
+    A hidden row in front keeps the number of rows: the kernels lose much on one row less than a multiple of
+        8.
+    """
+    if strictly_before is None:
+        return x
+    if strictly_before:
+        return x[..., :-1, :]
+    return torch.cat([torch.full_like(x[..., :1, :], fill), x[..., :-1, :]], dim=-2)
+
+
+def _unaligned(grad: Tensor, strictly_before: int | None) -> Tensor:
+    """Gradient of what `_aligned` was given, from that of what it made."""
+    if strictly_before is None:
+        return grad.contiguous()
+    rows = grad if strictly_before else grad[..., 1:, :]
+    return torch.cat([rows, torch.zeros_like(rows[..., :1, :])], dim=-2)
 
 
 def _with_bias_columns(q: Tensor, k: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
