@@ -43,6 +43,7 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd.function import once_differentiable
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -75,7 +76,9 @@ def core(
 ) -> tuple[Tensor, Tensor]:
     """Integrate over the whole pieces that each query sees; see `reference.core`."""
     del causal, full, offset  # the kernels read what they need from `first` and `last`
-    operator = _attention if torch.compiler.is_compiling() else _Attention.apply
+    eager = not torch.compiler.is_compiling()
+    transformed = eager and any(is_functorch_wrapped_tensor(x) for x in (q, k, v, gaps))
+    operator = _Attention.apply if transformed else _attention
     out, lse, _, _ = operator(q, k, v, gaps, first, last, scale)
     return out, lse
 

@@ -158,14 +158,17 @@ def _sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old):
 @njit(nogil=True, error_model="numpy")
 def _store_answer(sizes, tile, sums, peak, total, answer):
     """Write the answer to a tile; a total of 0 gives outputs 0 and `lse` -inf, and NaN stays NaN."""
+    largest = np.finfo(total.dtype).max  # the inverse of a subnormal total is held there
     for i in range(tile.queries):
         at = (tile.batch * sizes.heads + tile.head) * sizes.queries + tile.query + i
-        inverse, level = total[i], -np.inf
-        if total[i] != 0:
-            inverse, level = 1 / total[i], (peak[i] + np.log2(total[i]) - 2) * LN2
-        answer.lse[at], answer.peak[at], answer.inverse[at] = level, peak[i], inverse
+        divisor, answer.lse[at], answer.peak[at], answer.inverse[at] = total[i], -np.inf, peak[i], 0
+        if divisor == 0:
+            divisor = total.dtype.type(1)
+        else:
+            answer.lse[at] = (peak[i] + np.log2(divisor) - 2) * LN2
+            answer.inverse[at] = min(1 / divisor, largest)
         for d in range(sizes.value_dim):
-            answer.out[at * sizes.value_dim + d] = sums[d * tile.lanes + i] * inverse
+            answer.out[at * sizes.value_dim + d] = sums[d * tile.lanes + i] / divisor
 
 
 @njit(nogil=True)

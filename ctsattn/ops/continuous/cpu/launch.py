@@ -85,9 +85,11 @@ def _pack(
 
 def _strided(x: Tensor, dtype: torch.dtype) -> tuple[np.ndarray, tuple[int, ...]]:
     """A tensor's memory and first three strides; no copy where its last stride is 1 and its dtype fits."""
-    x = x.detach().to(dtype)
-    if x.stride(3) != 1:
-        x = x.contiguous()
+    x = x.detach()
+    x = x if x.dtype == dtype else x.to(dtype)
+    x = x if x.stride(3) == 1 else x.contiguous()
+    if x.is_contiguous():
+        return x.view(-1).numpy(), x.stride()[:3]
     span = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1
     flat = x.as_strided((span if x.numel() else 0,), (1,))
     return flat.numpy(), x.stride()[:3]
@@ -95,7 +97,9 @@ def _strided(x: Tensor, dtype: torch.dtype) -> tuple[np.ndarray, tuple[int, ...]
 
 def _flat(x: Tensor, dtype: torch.dtype) -> np.ndarray:
     """A tensor's elements in order, without a copy where it is contiguous and its dtype fits."""
-    return x.detach().to(dtype).contiguous().view(-1).numpy()
+    x = x.detach()
+    x = x if x.dtype == dtype else x.to(dtype)
+    return x.contiguous().view(-1).numpy()
 
 
 def _joined(total: Tensor, like: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ from itertools import count
 
 import torch
 
-# About 50 µs of work; to hand it to a thread takes a tenth of that.
-_SCORES_AT_ONCE = 50_000
+# About 20 µs of work: a call of a kernel costs 2, and a sleeping thread may need 100 to wake up, during which
+# the calling thread goes on with the tasks.
+_SCORES_AT_ONCE = 20_000
 
 _pool: ThreadPoolExecutor | None = None
 
@@ -27,15 +28,15 @@ def share(kernel: Callable[[int, int], None], tasks: int, scores: int) -> None:
         scores: Scores of one task, which tell how long it takes.
     """
     threads = torch.get_num_threads()
-    shares = min(tasks, tasks * scores // _SCORES_AT_ONCE // threads * threads)
-    at_once = -(-tasks // max(1, shares))
+    shares = max(1, min(tasks, tasks * scores // _SCORES_AT_ONCE)) if threads > 1 else 1
+    at_once = max(1, -(-tasks // shares))
     begins = count(step=at_once)
 
     def work() -> None:
         while (begin := next(begins)) < tasks:
             kernel(begin, min(begin + at_once, tasks))
 
-    helpers = min(threads, -(-tasks // at_once)) - 1 if tasks else 0
+    helpers = min(threads, -(-tasks // at_once)) - 1
     futures = [_threads().submit(work) for _ in range(helpers)]
     try:
         work()
