@@ -62,7 +62,7 @@ def problem(
     loudness: float = 1.0,
     smooth: bool = False,
 ) -> Canonical:
-    """Random tensors; `ties`: runs of gaps of 0; `loudness` multiplies scores; `smooth`: neighbours are alike."""
+    """Random tensors; `ties`: gaps of 0; `loudness` multiplies scores; `smooth`: neighbours are alike."""
     generator = torch.Generator().manual_seed(knots)
 
     def normal(*shape: int) -> Tensor:

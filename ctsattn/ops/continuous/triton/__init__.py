@@ -96,7 +96,7 @@ def _attention(
     simple: bool,
     fill: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Outputs and log-sum-exps; `simple`: every `first` is 0, up to the mark of `answer`; `fill`: see there."""
+    """Outputs and log-sum-exps; `simple`: each `first` is 0 but for a mark; `fill`, mark: see `answer`."""
     return launch_forward(q, k, v, gaps, first, last, scale, simple, fill)
 
 

@@ -1,29 +1,31 @@
 """Triton: the forward pass.
 
 Tiles that every query of a block sees whole come last and need no running maximum: the reference point of the
-exponentials stays where the masked tiles left it, and nothing is rescaled. bfloat16 weights have the range of float32,
-so this fails only if a score exceeds that reference point by about 41; the block then sees it in its sum and starts
-again, with a running maximum. A second kernel gives queries with nothing to integrate what `api.py` says: the value of the
-only knot they see, or the result with unit gaps.
+exponentials stays where the masked tiles left it, and nothing is rescaled. bfloat16 weights have the range of
+float32, so this fails only if a score exceeds that reference point by about 41; the block then sees it in its
+sum and starts again, with a running maximum. A second kernel gives queries with nothing to integrate what
+`api.py` says: the value of the only knot they see, or the result with unit gaps.
 """
 
 import triton
 import triton.language as tl
 
 from ctsattn.ops.continuous.triton.primitives import (
-    HIDDEN,
     LN2,
     LOG2E,
     RUNS,
+    hide,
     join_four,
     join_two,
     load_gaps,
+    load_rows,
     piece_weights,
     read_first,
     reciprocal,
     split_in_four,
     split_in_two,
     tile_offsets,
+    visible_tiles,
 )
 
 
@@ -37,8 +39,8 @@ def piece_step(s, gap, m, s1, e1, w1, TERMS: tl.constexpr, RADIUS: tl.constexpr,
 
 @triton.jit
 def four_steps(
-    s, gap, m, s4, e, w,
-    M: tl.constexpr, N: tl.constexpr, LAST: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
+    s, gap, m, s4, e, w, M: tl.constexpr, N: tl.constexpr, LAST: tl.constexpr, TERMS: tl.constexpr, RADIUS:
+    tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Pieces of four groups, from the last to the first; the last of all begins none.
 
@@ -60,8 +62,8 @@ def four_steps(
 
 @triton.jit
 def tile_weights(
-    s, gap, m,
-    M: tl.constexpr, N: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
+    s, gap, m, M: tl.constexpr, N: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
+    tl.constexpr,
 ):  # fmt: skip
     """Weights [M, N] of a tile's columns."""
     gap = tl.broadcast_to(gap[None, :], (M, N))
@@ -93,37 +95,12 @@ def tile_weights(
 
 
 @triton.jit
-def hide(s, n0, first, last, end, BN: tl.constexpr, SIMPLE: tl.constexpr):
-    """Give knots that have no weight for a query the score `HIDDEN`."""
-    visible = end <= (last - n0)[:, None]  # `end` is [1, BN] or [BM, BN]
-    if not SIMPLE:
-        visible = visible & (tile_offsets(BN)[None, :] >= (first - n0)[:, None])
-    return tl.where(visible, s, HIDDEN)
-
-
-@triton.jit
-def load_rows(
-    ptr, stride, local, width, n0, num_knots, MASK: tl.constexpr, EVEN: tl.constexpr, W: tl.constexpr
-):
-    """Rows `n0 + local` of a matrix [num_knots, width], padded with 0 to [.., W]."""
-    col = tl.arange(0, W)
-    at = ptr + n0.to(tl.int64) * stride + local[:, None] * stride + col[None, :]
-    if MASK and EVEN:
-        return tl.load(at, mask=(n0 + local)[:, None] < num_knots, other=0.0)
-    elif MASK:
-        return tl.load(at, mask=((n0 + local)[:, None] < num_knots) & (col[None, :] < width), other=0.0)
-    elif EVEN:
-        return tl.load(at)
-    else:
-        return tl.load(at, mask=col[None, :] < width, other=0.0)
-
-
-@triton.jit
 def forward_tile(
-    acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, n0, first, last, num_knots, head_dim, value_dim,
-    scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr,
-    MASK: tl.constexpr, UNIT: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, NORMALISE: tl.constexpr,
-    TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, n0, first, last, num_knots, head_dim,
+    value_dim, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN:
+    tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, UNIT: tl.constexpr, SIMPLE: tl.constexpr,
+    SCALED: tl.constexpr, NORMALISE: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
+    tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add one tile of knots to the accumulators; the running maximum moves only if `MASK`."""
     local = tile_offsets(BN)
@@ -154,19 +131,6 @@ def forward_tile(
         acc = acc * shrink[:, None]
     v = load_rows(v_ptr, stride_v, local, value_dim, n0, num_knots, MASK, EVEN_V, DV)
     return tl.dot(w.to(v.dtype), v, acc, input_precision=PRECISION), total, m
-
-
-@triton.jit
-def visible_tiles(first, last, whole_last, inside, num_knots, STEP: tl.constexpr):
-    """Knots that a block of queries sees, [low, high), and within it those tiles that all see whole."""
-    high = tl.max(last, 0) + 1
-    low = tl.min(tl.where(inside, first, num_knots), 0) // STEP * STEP
-    whole_low = tl.cdiv(tl.max(first, 0), STEP) * STEP
-    whole_high = tl.maximum(tl.min(tl.where(inside, whole_last, num_knots), 0), 0) // STEP * STEP
-    if whole_low >= whole_high:
-        whole_low = low
-        whole_high = low
-    return low, whole_low, whole_high, high
 
 
 @triton.jit(do_not_specialize=["num_queries", "num_knots"])
@@ -247,14 +211,16 @@ def attention_fwd_kernel(
     for i in tl.range(0, on_the_right + (whole_low - low) // STEP):
         n0 = tl.where(i < on_the_right, whole_high + i * STEP, low + (i - on_the_right) * STEP)
         acc, total, m = forward_tile(
-            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim,
-            value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots,
+            head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, False, SIMPLE, SCALED, NORMALISE,
+            TERMS, RADIUS, FAST, PRECISION,
         )  # fmt: skip
     for i in tl.range(0, (whole_high - whole_low) // STEP):
         n0 = whole_low + i * STEP
         acc, total, m = forward_tile(
-            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim,
-            value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots,
+            head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False, False, SIMPLE, SCALED,
+            NORMALISE, TERMS, RADIUS, FAST, PRECISION,
         )  # fmt: skip
     if tl.max(tl.where(total < limit, 0, 1), 0) > 0:  # too large, or NaN
         acc = tl.zeros((BM, DV), tl.float32)
@@ -263,9 +229,9 @@ def attention_fwd_kernel(
         for i in tl.range(0, tl.cdiv(high - low, STEP)):
             n0 = low + i * STEP
             acc, total, m = forward_tile(
-                acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim,
-                value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST,
-                PRECISION,
+                acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots,
+                head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, False, SIMPLE, SCALED,
+                NORMALISE, TERMS, RADIUS, FAST, PRECISION,
             )  # fmt: skip
     some = total > 1.2e-37  # the smallest whose reciprocal is finite
     acc = acc * reciprocal(tl.where(some, total, 1.0), FAST)[:, None]
@@ -361,9 +327,9 @@ def attention_fill_kernel(
         for i in tl.range(0, tl.cdiv(tl.max(last, 0) + 1 - low, STEP)):
             n0 = low + i * STEP
             acc, total, m = forward_tile(
-                acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots, head_dim,
-                value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, True, False, SCALED, NORMALISE, TERMS, RADIUS,
-                FAST, PRECISION,
+                acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots,
+                head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, True, False, SCALED,
+                NORMALISE, TERMS, RADIUS, FAST, PRECISION,
             )  # fmt: skip
         acc = acc * reciprocal(tl.where(flat, total, 1.0), FAST)[:, None]
         mask = flat[:, None] & (col[None, :] < value_dim)

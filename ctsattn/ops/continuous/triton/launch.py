@@ -10,10 +10,12 @@ import triton
 from torch import Tensor
 
 from ctsattn.ops.continuous.triton.backward import (
-    attention_bwd_edges_kernel,
-    attention_bwd_knots_kernel,
     attention_bwd_prepare_kernel,
     attention_bwd_queries_kernel,
+)
+from ctsattn.ops.continuous.triton.backward_knots import (
+    attention_bwd_edges_kernel,
+    attention_bwd_knots_kernel,
 )
 from ctsattn.ops.continuous.triton.forward import attention_fill_kernel, attention_fwd_kernel
 
@@ -60,8 +62,8 @@ def _width(size: int) -> int:
     return max(16, triton.next_power_of_2(size))
 
 
-# Measured on an H200 (capability 9.0) in bfloat16; see experiments/kernels. Kernel and width, rounded up, give tiles and
-# the most knots that each is for.
+# Measured on an H200 (capability 9.0) in bfloat16; see experiments/kernels. Kernel and width, rounded up,
+# give tiles and the most knots that each is for.
 HOPPER: dict[tuple[str, int], tuple[tuple[float, Tile], ...]] = {
     ("forward", 64): ((2048, Tile(64, 64, 4, 3)), (math.inf, Tile(64, 128, 4, 3))),
     ("forward", 128): ((4096, Tile(64, 64, 4, 2)), (math.inf, Tile(128, 128, 8, 2))),
@@ -202,9 +204,9 @@ def launch_backward(
         for size in (head_dim, value_dim)
     ]
     attention_bwd_knots_kernel[(tiles * batch * kv_heads,)](
-        q, k, v, gaps, first, last, limits, grad_out, lse2, delta, dq, dk, dv, dgaps, *edges,
-        *_strides(q, k, v, grad_out), batch * kv_heads, kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim, scale,
-        BM=tile.queries, BN=tile.columns, GAPS=with_gaps, SINGLE=single, FILL=fill, **shared,
+        q, k, v, gaps, first, last, limits, grad_out, lse2, delta, dq, dk, dv, dgaps, *edges, *_strides(q,
+        k, v, grad_out), batch * kv_heads, kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim,
+        scale, BM=tile.queries, BN=tile.columns, GAPS=with_gaps, SINGLE=single, FILL=fill, **shared,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     if not single:

@@ -1,20 +1,22 @@
 """Triton: group-major tiles, and what one straight piece of the score gives to its two knots.
 
-A tile of `BN` columns is held in **group-major order**: with `G = BN / 8` groups of 8, column `8 g + j` holds knot
-`n0 + j (G - 1) + g`. The successor of a knot in group `g` is the same `j` in group `g + 1`. In the layout of the matrix
-unit all groups of a row lie in one thread, so moving by one knot renames registers and moves nothing between lanes. The
-last group of run `j` is the first of run `j + 1`: each run of `G` knots has `G - 1` pieces, a tile has `8 (G - 1)`, and
-the knot that two runs share stands in two columns, each with the weight from its own side. So pieces never cross a tile.
+A tile of `BN` columns is held in **group-major order**: with `G = BN / 8` groups of 8, column `8 g + j`
+holds knot `n0 + j (G - 1) + g`. The successor of a knot in group `g` is the same `j` in group `g + 1`. In
+the layout of the matrix unit all groups of a row lie in one thread, so moving by one knot renames
+registers and moves nothing between lanes. The last group of run `j` is the first of run `j + 1`: each run
+of `G` knots has `G - 1` pieces, a tile has `8 (G - 1)`, and the knot that two runs share stands in two
+columns, each with the weight from its own side. So pieces never cross a tile.
 
-A piece is named after its left knot. With `δ` the rise of the score over it, `e0`, `e1` the exponentials at its ends and
-`Δ` its length, `mass = (e1 - e0) / δ`, and
+A piece is named after its left knot. With `δ` the rise of the score over it, `e0`, `e1` the exponentials
+at its ends and `Δ` its length, `mass = (e1 - e0) / δ`, and
 
     left = Δ (mass - e0) / δ      right = Δ (e1 - mass) / δ      c = (right - left) / δ
 
-where `c` is what the gradient needs. All cancel near `δ = 0`. `TERMS = 0` is the way of bfloat16: below `NEAR` the piece
-is nearly a trapezoid, and no second branch is needed: with 1/2 in place of `1 / δ` the formulas give
-`right = Δ e1 / 2 (1 - δ / 2)` and `left = -Δ e0 / 2 (1 - δ / 2)`, right but for the sign up to what the rounding of a
-weight hides. Otherwise a series of `TERMS` terms takes over inside a radius at which both are as good as float32 allows.
+where `c` is what the gradient needs. All cancel near `δ = 0`. `TERMS = 0` is the way of bfloat16: below
+`NEAR` the piece is nearly a trapezoid, and no second branch is needed: with 1/2 in place of `1 / δ` the
+formulas give `right = Δ e1 / 2 (1 - δ / 2)` and `left = -Δ e0 / 2 (1 - δ / 2)`, right but for the sign up
+to what the rounding of a weight hides. Otherwise a series of `TERMS` terms takes over inside a radius at
+which both are as good as float32 allows.
 """
 
 import triton
@@ -87,7 +89,7 @@ def hat_series(d, TERMS: tl.constexpr):
 
 @triton.jit
 def bump_series(d, TERMS: tl.constexpr):
-    """Integral of `s (1 - s) e^{s d}` over [0, 1] to `TERMS` terms: the sum of `d^n / (n! (n + 2) (n + 3))`."""
+    """Integral of `s (1 - s) e^{s d}` over [0, 1], to `TERMS` terms `d^n / (n! (n + 2) (n + 3))`."""
     total = tl.full(d.shape, 1.0, tl.float32)
     for i in tl.static_range(TERMS - 1, 0, -1):
         total = 1.0 + total * d * ((i + 1.0) / (i * (i + 3.0)))
@@ -163,3 +165,42 @@ def gaps_of_rows(gap, end, flat, BM: tl.constexpr, BN: tl.constexpr, FILL: tl.co
         gap = tl.where(flat[:, None], 1.0, gap)
         end = tl.where(flat[:, None], tile_offsets(BN)[None, :], end)
     return gap, end
+
+
+@triton.jit
+def hide(s, n0, first, last, end, BN: tl.constexpr, SIMPLE: tl.constexpr):
+    """Give knots that have no weight for a query the score `HIDDEN`."""
+    visible = end <= (last - n0)[:, None]  # `end` is [1, BN] or [BM, BN]
+    if not SIMPLE:
+        visible = visible & (tile_offsets(BN)[None, :] >= (first - n0)[:, None])
+    return tl.where(visible, s, HIDDEN)
+
+
+@triton.jit
+def load_rows(
+    ptr, stride, local, width, n0, num_knots, MASK: tl.constexpr, EVEN: tl.constexpr, W: tl.constexpr
+):
+    """Rows `n0 + local` of a matrix [num_knots, width], padded with 0 to [.., W]."""
+    col = tl.arange(0, W)
+    at = ptr + n0.to(tl.int64) * stride + local[:, None] * stride + col[None, :]
+    if MASK and EVEN:
+        return tl.load(at, mask=(n0 + local)[:, None] < num_knots, other=0.0)
+    elif MASK:
+        return tl.load(at, mask=((n0 + local)[:, None] < num_knots) & (col[None, :] < width), other=0.0)
+    elif EVEN:
+        return tl.load(at)
+    else:
+        return tl.load(at, mask=col[None, :] < width, other=0.0)
+
+
+@triton.jit
+def visible_tiles(first, last, whole_last, inside, num_knots, STEP: tl.constexpr):
+    """Knots that a block of queries sees, [low, high), and within it those tiles that all see whole."""
+    high = tl.max(last, 0) + 1
+    low = tl.min(tl.where(inside, first, num_knots), 0) // STEP * STEP
+    whole_low = tl.cdiv(tl.max(first, 0), STEP) * STEP
+    whole_high = tl.maximum(tl.min(tl.where(inside, whole_last, num_knots), 0), 0) // STEP * STEP
+    if whole_low >= whole_high:
+        whole_low = low
+        whole_high = low
+    return low, whole_low, whole_high, high
