@@ -49,8 +49,10 @@ format: $(STAMP) ## apply the format and the safe fixes
 docs: $(STAMP) ## build the reference into site/, warnings as errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: $(STAMP) ## time the operator against stock attention (a GPU gives the real numbers)
-	$(BIN)/python -m experiments.kernels.bench
+bench: $(STAMP) ## time the operator against stock attention, on the GPU where there is one
+	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; \
+	then $(BIN)/python -m experiments.kernels.gpu; \
+	else $(BIN)/python -m experiments.kernels.cpu; fi
 
 benchmarks-smoke: $(STAMP) ## every benchmark script once, at its smallest
 	OMP_NUM_THREADS=2 $(BIN)/python -m experiments.benchmarks.run --smoke
@@ -59,7 +61,7 @@ verdict: $(STAMP) ## test the post's guess from the committed rows
 	$(BIN)/python -m experiments.hypotheses.verdict
 
 tables: $(STAMP) ## rewrite the README's tables from the committed result files
-	$(BIN)/python scripts/readme_tables.py
+	$(BIN)/python -m experiments.readme
 
 notebooks: $(STAMP) ## run the notebooks in place, at full settings
 	$(BIN)/python scripts/run_notebooks.py

@@ -7,9 +7,12 @@ import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import ctsattn
+from ctsattn.forecasting import Training
 
 ROOT = Path(__file__).resolve().parents[1]
 # Kernels can only be imported where Triton is; what they show is shown by the operator.
@@ -52,3 +55,41 @@ def test_every_dependency_of_the_tests_has_a_tested_version():
     pinned = {line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
     names = {re.match(r"[\w.-]+", one)[0].lower() for one in wanted} - {"ctsattn"}
     assert names <= pinned, names - pinned
+
+
+def readme():
+    return (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_tables_of_the_readme_are_what_the_committed_rows_say():
+    from experiments.readme import render
+
+    assert render(readme()) == readme(), "run `make tables` and commit README.md"
+
+
+def test_python_in_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    days = pd.to_datetime(np.cumsum(np.tile([1, 2, 4, 1, 3], 30)), unit="D", origin="2024-01-01")
+    pd.DataFrame({"unique_id": "a", "ds": days, "y": np.sin(np.arange(150) / 9)}).to_csv(
+        "wells.csv", index=False
+    )
+    blocks = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        quick = block.replace('horizon="30D").fit', 'horizon="30D", training=QUICK, verbose=False).fit')
+        names = {"QUICK": Training(max_steps=2)}
+        exec(compile(quick, "README.md", "exec"), names)
+    assert len(names["out"].shape) == 4
+    assert (tmp_path / "wells.png").exists() and (tmp_path / "wells.ctsattn").exists()
+
+
+def test_links_of_the_readme_lead_to_files():
+    targets = re.findall(r"\]\(([^)#:]+)\)", readme())
+    missing = [target for target in targets if not (ROOT / target).exists()]
+    assert targets and missing == []
+
+
+def test_every_make_command_of_the_readme_exists():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for command in set(re.findall(r"(?:`|^)make ([a-z-]+)", readme(), re.MULTILINE)):
+        assert re.search(rf"^{command}:", makefile, re.MULTILINE), command

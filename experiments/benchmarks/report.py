@@ -38,7 +38,7 @@ def settings(table: pd.DataFrame) -> pd.DataFrame:
     without = [{k: v for k, v in config.items() if k not in ("seed", "test")} for config in configs]
     table = table.assign(setting=[json.dumps(config, sort_keys=True) for config in without])
     table["name"] = table["split"] + " " + table["metric"]
-    table["mixer"] = table["mixer"].fillna("")
+    table["mixer"] = table["mixer"].astype(object).fillna("")
     value = table.pivot_table(
         index=[*_CELL, "setting"], columns="name", values="value", aggfunc=["mean", "std", "count"]
     )

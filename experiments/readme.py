@@ -1,0 +1,133 @@
+"""Tables of the project's README, written from the committed result files: `make tables`.
+
+    python -m experiments.readme
+
+Nothing is measured here and no number is typed in. A table stands between `<!-- NAME begin -->` and
+`<!-- NAME end -->`; a test demands that the README is what this script writes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from experiments.benchmarks import report
+
+HERE = Path(__file__).parent
+README = HERE.parent / "README.md"
+_LENGTHS = (2048, 8192)
+
+
+def kernels() -> str:
+    """Time of our kernels, and how fast they are relative to the two stock ones, at two lengths."""
+    found = _rows("kernels")
+    if found is None:
+        return _nothing("python -m experiments.kernels.gpu", "on a machine with a GPU")
+    shape = ["head_dim", "causal", "pass", "keys", "dtype"]
+    ours = found[(found["backend"] == "triton") & found["keys"].isin(_LENGTHS)]
+    ours = ours[ours["pass"].isin(["forward", "backward"])].drop_duplicates(shape, keep="last")
+    ours = ours.sort_values(["head_dim", "causal", "pass", "keys"], ascending=[True, False, False, True])
+    lines = [
+        [
+            f"{row.head_dim} {'causal' if row.causal else 'full'}",
+            str(row.direction),
+            f"{row.length:,}",
+            f"{row.ms:.2f}",
+            f"{row.ratio_to_flash:.2f}",
+            f"{row.ratio_to_cudnn:.2f}",
+            f"{row.error:.1e}",
+        ]
+        for row in ours.rename(columns={"keys": "length", "pass": "direction"}).itertuples(index=False)
+    ]
+    head = ["head width", "pass", "length", "ms", "× flash", "× cuDNN", "error"]
+    device = ", ".join(ours["device"].unique())
+    return (
+        f"{_markdown(head, lines)}\n\n{device}, {', '.join(ours['dtype'].unique())}; above 1 ours is faster."
+    )
+
+
+def accuracy() -> str:
+    """Test error of each model at the first horizon of each data set, settings chosen on validation."""
+    found = _rows("benchmarks")
+    if found is None:
+        return _nothing("python -m experiments.benchmarks.run experiments/benchmarks/configs/*.toml", "")
+    best = report.chosen(report.settings(found))
+    best = best[best["condition"] == "all"]
+    measure = pd.Series("", index=best.index)
+    value = pd.Series(float("nan"), index=best.index)
+    for name in ("mae", "mase", "smape", "mse"):
+        if f"test {name}/mean" in best:
+            there = best[f"test {name}/mean"].notna()
+            measure[there], value[there] = name.upper(), best.loc[there, f"test {name}/mean"]
+    best = best.assign(measure=measure, value=value, label=_labels(best))[value.notna()]
+    first = best["horizon"] == best.groupby("data")["horizon"].transform("min")
+    table = best[first].pivot_table(
+        index=["data", "horizon", "measure"], columns="label", values="value", sort=False
+    )
+    lines = [
+        [str(data), f"{horizon:g}", str(name), *("" if pd.isna(v) else f"{v:.3f}" for v in row)]
+        for (data, horizon, name), row in zip(table.index, table.to_numpy(), strict=True)
+    ]
+    return _markdown(["data", "horizon", "error", *map(str, table.columns)], lines)
+
+
+def verdict() -> str:
+    """The sentences of the verdict on the post's guess."""
+    path = HERE / "hypotheses" / "verdict.md"
+    if not path.exists():
+        return _nothing("make verdict", "once the rows of the experiment are there")
+    sentences = re.findall(r"^- .*$", path.read_text(encoding="utf-8").split("\n## ")[0], re.MULTILINE)
+    return "\n".join(sentences)
+
+
+TABLES: dict[str, Callable[[], str]] = {"kernels": kernels, "accuracy": accuracy, "verdict": verdict}
+
+
+def render(text: str) -> str:
+    """Put each table into its place in the text of the README.
+
+    Raises:
+        ValueError: If the place of a table is missing.
+    """
+    for name, table in TABLES.items():
+        match = re.search(rf"<!-- {name} begin -->\n(.*?)<!-- {name} end -->", text, re.DOTALL)
+        if match is None:
+            raise ValueError(f"The README has no place for the table {name!r}.")
+        begin, end = match.span(1)
+        text = f"{text[:begin]}\n{table()}\n\n{text[end:]}"
+    return text
+
+
+def _rows(kind: str) -> pd.DataFrame | None:
+    """All committed rows of a kind of result; None where there are none."""
+    files = sorted((HERE / kind / "results").glob("*.csv"))
+    frames = [pd.read_csv(file) for file in files if file.stem != "smoke"]
+    return pd.concat(frames, ignore_index=True) if frames else None
+
+
+def _labels(best: pd.DataFrame) -> list[str]:
+    pairs = zip(best["model"], best["mixer"], strict=True)
+    return [f"{model}, {mixer}" if mixer else str(model) for model, mixer in pairs]
+
+
+def _nothing(command: str, when: str) -> str:
+    return f"*No rows are committed yet: `{command}`{f' {when}' if when else ''}.*"
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---"] + ["---:"] * (len(head) - 1)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
+
+
+def main() -> int:
+    """Rewrite the tables of the README."""
+    README.write_text(render(README.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
