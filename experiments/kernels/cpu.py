@@ -8,11 +8,11 @@ Backends: `cpu` is the backend's core (gaps in), `continuous_attention` the publ
 `first_order` the approximation on stock kernels, `reference` the definition in eager code with all weights
 in memory, and `sdpa` stock attention.
 
-Calls of all backends alternate, and a time is the median of the calls. Peak memory is that of a process of
-its own for each backend: what `ru_maxrss` grows by from after the inputs and one call on a short row to
-after one call forward and backward. So gradients, outputs and buffers count; inputs, libraries and compiled
-code do not. `load` is the load average of the machine when the row was written, less the threads of the
-measurement: above 0, others shared the cores.
+Calls of all backends but the naive one alternate, and a time is the median of the calls. Peak memory is that
+of a process of its own for each backend: what the resident memory of Linux peaks at during one call forward
+and backward, above what it is before, with inputs made and libraries and compiled code loaded by a call on a
+short row. So gradients, outputs and buffers count. `load` is the load average of the machine when the row
+was written, less the threads of the measurement: above 0, others shared the cores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import csv
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -57,7 +56,7 @@ COLUMNS = (
     *("error", "ratio_to_flash", "ratio_to_cudnn", "ratio_to_sdpa"),
     *("threads", "calls", "load", "commit", "torch", "triton", "numba", "device"),
 )
-NAIVE_UP_TO = 2048  # a tensor of all weights at batch 4, 4 heads: 256 MiB, and a dozen of them
+NAIVE_UP_TO = 512  # with its gradients it needs 0.8 GiB at batch 4, 4 heads and length 336, so 28 at 2048
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -160,21 +159,28 @@ def relative_errors(name: str, attend: Attend, shape: Shape, inputs: Inputs) -> 
     return {"forward": error(out, truth), "forward+backward": error(dq, true_dq)}
 
 
-def interleaved(calls: dict[str, Callable[[], object]], seconds: float = 4.0) -> dict[str, list[float]]:
-    """Milliseconds of each call, in turns, for about this long and at least 5 turns."""
+def interleaved(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
+    """Milliseconds of each call, in turns, for this long; the first turn counts only if it is the last."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(next(iter(taken.values()))) < 5:
+    turns = 0
+    while turns == 0 or time.perf_counter() < end:
         for name, call in calls.items():
             start = time.perf_counter()
             call()
             taken[name].append(1e3 * (time.perf_counter() - start))
-    return taken
+        turns += 1
+    return {name: times[1:] or times for name, times in taken.items()}
 
 
-def measure_shape(shape: Shape, threads: int) -> list[dict[str, object]]:
+def measured(attends: dict[str, Attend], inputs: Inputs, step: str, seconds: float) -> dict[str, list[float]]:
+    """Milliseconds of each backend for a pass; the naive one apart, lest it spoil others' caches."""
+    calls = {name: calls_of(attend, inputs)[step] for name, attend in attends.items()}
+    naive = {name: calls.pop(name) for name in ("reference",) if name in calls}
+    return interleaved(calls, seconds) | interleaved(naive, seconds / 4)
+
+
+def measure_shape(shape: Shape, threads: int, seconds: float = 4.0) -> list[dict[str, object]]:
     """One row for each backend and pass."""
     inputs, rows = make_inputs(shape), []
     compared = attends(shape, inputs.times)
@@ -182,7 +188,7 @@ def measure_shape(shape: Shape, threads: int) -> list[dict[str, object]]:
     peaks = {name: peak_in_own_process(name, shape, threads) for name in compared}
     flops = 4 * shape.batch * shape.heads * shape.length**2 * shape.head_dim * (0.5 if shape.causal else 1.0)
     for step, factor in (("forward", 1.0), ("forward+backward", 3.5)):
-        taken = interleaved({name: calls_of(attend, inputs)[step] for name, attend in compared.items()})
+        taken = measured(compared, inputs, step, seconds)
         medians = {name: statistics.median(times) for name, times in taken.items()}
         for name, ms in medians.items():
             sizes = shape._asdict() | {"queries": shape.length, "keys": shape.length}
@@ -219,10 +225,16 @@ def peak_here(name: str, shape: Shape) -> float:
     short = shape._replace(length=64)
     few, inputs = make_inputs(short), make_inputs(shape)
     calls_of(attends(short, few.times)[name], few)["forward+backward"]()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    kept = calls_of(attends(shape, inputs.times)[name], inputs)["forward+backward"]()
-    del kept
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
+    before = _status("VmRSS")
+    calls_of(attends(shape, inputs.times)[name], inputs)["forward+backward"]()
+    return (_status("VmHWM") - before) / 1024
+
+
+def _status(name: str) -> int:
+    """An entry of the process's status, in KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 
 
 def measure_all(path: Path, threads: int) -> None:
