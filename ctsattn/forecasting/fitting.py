@@ -27,6 +27,8 @@ from ctsattn.forecasting.training import Training, TrainingLog, TrainingWarning,
 _MIN_HELD_OUT = 8  # truths below which a validation loss says too little to stop on
 _CUTOFFS = 8  # validation cutoffs in a series
 _MAX_VALIDATION = 512  # validation windows
+_WARM_UP_WINDOWS = 128  # windows of the closed-form part
+_WARM_UP_TARGETS = 1024  # the same, times targets
 _MAX_CORRELATION = 64  # windows from which the law of joint paths is learned
 
 
@@ -169,8 +171,19 @@ def fit_network(
     seed: int,
     verbose: bool,
     val: SeriesStore | None = None,
+    fresh: bool = True,
 ) -> Fitted:
     """Train the network of `fitted` on a store and learn the law of joint paths.
+
+    Args:
+        network: The network to train, in place.
+        fitted: Schema, sizes and config.
+        store: Observations.
+        training: Options.
+        seed: Of windows and of dropout.
+        verbose: Whether to show a line of progress.
+        val: History and later observations to stop on.
+        fresh: Whether the network is new; then it may fit what has a solution of its own first.
 
     Returns:
         The state with the log, the law and the prior filled in.
@@ -183,11 +196,27 @@ def fit_network(
     log = None
     if getattr(network, "trainable", True):
         _tell_of_short_series(split.store, fitted.spec)
+        if fresh:
+            _warm_up(network, fitted, split.store, training, seed)
         log = _train(network, fitted, split, training, seed, verbose)
         _tell_of_bad_loss(log, store)
     network.eval()
     fitted = replace(fitted, log=log)
     return replace(fitted, correlation=learn_correlation(fitted, split))
+
+
+def _warm_up(
+    network: torch.nn.Module, fitted: Fitted, store: SeriesStore, training: Training, seed: int
+) -> None:
+    """Let a network that can do so fit its closed-form part on a few windows."""
+    warm_up: Any = getattr(network, "warm_up", None)
+    windows = TrainingWindows(store, fitted.spec, impute=training.impute_share)
+    if warm_up is None or not windows.cutoffs().size:
+        return
+    count = max(8, min(_WARM_UP_WINDOWS, _WARM_UP_TARGETS // fitted.spec.num_targets))
+    drawn = windows.draw(count, np.random.default_rng([seed, 1]))
+    with own_randomness(seed):
+        warm_up(fitted.collator(store, drawn, truth=True))
 
 
 def _train(

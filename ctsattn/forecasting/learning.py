@@ -76,7 +76,7 @@ class LearningEstimator(StoredEstimator):
         Returns:
             The trained state.
         """
-        seed = self._seed()
+        seed, fresh = self._seed(), start is None
         if start is not None:
             # A copy, so that a failure leaves the estimator as it was.
             start = replace(start, network=copy.deepcopy(start.network))
@@ -91,11 +91,14 @@ class LearningEstimator(StoredEstimator):
                 read_panel(val, self._columns(), **(extra or {})), start.schema, duplicates=self.duplicates
             )
             later = store.append(both)
-        return self._train(start, store, seed, later)
+        return self._train(start, store, seed, later, fresh=fresh)
 
-    def _train(self, start: Fitted, store: SeriesStore, seed: int, val: SeriesStore | None) -> Fitted:
+    def _train(
+        self, start: Fitted, store: SeriesStore, seed: int, val: SeriesStore | None, *, fresh: bool
+    ) -> Fitted:
+        verbose = bool(self.verbose)
         return fit_network(
-            start.network, start, store, self._options, seed=seed, verbose=bool(self.verbose), val=val
+            start.network, start, store, self._options, seed=seed, verbose=verbose, val=val, fresh=fresh
         )
 
     def default_horizon(self, store: SeriesStore, schema: Schema) -> float:
@@ -126,7 +129,7 @@ class LearningEstimator(StoredEstimator):
         new = build_store(panel, self.fitted_.schema, duplicates=self.duplicates)
         store = new if self.fitted_.store is None else self.fitted_.store.append(new)
         start = replace(self.fitted_, network=copy.deepcopy(self.fitted_.network))
-        self._keep(self._train(start, store, self._seed(), None))
+        self._keep(self._train(start, store, self._seed(), None, fresh=False))
         return self
 
     def calibrate(

@@ -146,6 +146,12 @@ class ContinuousTransformerNetwork(nn.Module):
             is_causal=config.is_causal,
         )
 
+    def warm_up(self, batch: Batch) -> None:
+        """Fit the mixture of anchors and one spread to a batch with truths; called once, before training."""
+        spread = self.linear.start(batch, self.head)
+        with torch.no_grad():
+            self.out.bias[1:] = spread
+
     def forward(self, batch: Batch) -> Tensor:
         """Raw parameters of the head, `[batch, targets, queries, params]`, in scaled units."""
         targets = self.spec.num_targets
@@ -166,15 +172,21 @@ class ContinuousTransformerNetwork(nn.Module):
     def _read(self, batch: Batch, known_past: Tensor, known_future: Tensor, static: Tensor) -> Tensor:
         """Answers of encoder and decoder, `[batch, channels, queries, d_model]`."""
         context = self.identity(batch.past_codes) + static + known_past
-        tokens, times, mask = self.tokens(batch, context)
+        # bfloat16 would tell 256 times apart
+        with torch.autocast(batch.past_times.device.type, enabled=False):
+            tokens, times, mask = self.tokens(batch, context)
+            asked = self._questions(batch) + static + known_future[:, None]
         memory = self.encoder(tokens.flatten(0, 1), times.flatten(0, 1), mask.flatten(0, 1))
         memory = memory.unflatten(0, tokens.shape[:2])
+        return self.decoder(asked, batch.future_times, memory, times, mask)
+
+    def _questions(self, batch: Batch) -> Tensor:
+        """Embedded queries of each channel, `[batch, channels, queries, d_model]`."""
         features = self.features(batch.future_times)[:, None]
         summary = self._summary(batch)[:, :, None].expand(-1, -1, features.shape[2], -1)
         features = features.expand(-1, summary.shape[1], -1, -1)
         asked = self.ask(torch.cat([features, summary], dim=-1))
-        asked = asked + self.identity.channel.weight[:, None] + static + known_future[:, None]
-        return self.decoder(asked, batch.future_times, memory, times, mask)
+        return asked + self.identity.channel.weight[:, None]
 
     def _summary(self, batch: Batch) -> Tensor:
         """How much, how lately and how restlessly each channel was observed, `[batch, channels, 3]`."""

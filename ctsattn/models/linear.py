@@ -58,6 +58,12 @@ class LinearNetwork(nn.Module):
             torch.zeros(spec.num_targets, self.head.num_params - 1, TimeFeatures.num_features)
         )
 
+    def warm_up(self, batch: Batch) -> None:
+        """Fit the mixture of anchors and one spread to a batch with truths; called once, before training."""
+        spread = self.linear.start(batch, self.head)
+        with torch.no_grad():
+            self.spread[..., 0] = spread  # the first feature is constant
+
     def forward(self, batch: Batch) -> Tensor:
         """Raw parameters of the head, `[batch, targets, queries, params]`, in scaled units."""
         times, values = batch.past_times[:, : self.targets], batch.past_values[:, : self.targets]

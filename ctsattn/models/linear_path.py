@@ -8,15 +8,19 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ctsattn.data.batch import TaskSpec
+from ctsattn.data.batch import Batch, TaskSpec
+from ctsattn.losses import masked_mean
 from ctsattn.models import anchors
 from ctsattn.models.path import resample
+from ctsattn.nn import Head
 
 Anchor = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _LOGIT_GAIN = 10.0  # lets a few hundred steps of Adam choose between anchors
 _MAX_NODES = 512  # of the past and of the future in the learned kernel
 _MAX_PERIODS = 3
+_START_STEPS = 60  # of L-BFGS, for the mixture alone
+_START_RIDGE = 1e-3  # keeps anchors that hardly matter near where they start
 _LEVEL_GAPS = 4.0  # median gaps in which the memory of the present level fades
 
 
@@ -144,11 +148,68 @@ class LinearPath(nn.Module):
             at: `[batch, queries]`.
             gate: Logits of the anchors to add, `[batch, targets, queries, anchors]`, or None.
         """
+        weights = self._weights(self.features(at), gate)
+        line = (weights * self._candidates(times, values, mask, at)).sum(dim=-1)
+        return line + self.kernel(times, values, mask, at)
+
+    def _candidates(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
+        """What each anchor says, `[batch, targets, queries, anchors]`."""
+        # regressions and time features need all their digits, whatever precision the network runs in
+        with torch.autocast(values.device.type, enabled=False):
+            return self._forecast(times, values, mask, at, None if gate is None else gate.to(values.dtype))
+
+    def _forecast(
+        self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor, gate: Tensor | None
+    ) -> Tensor:
         asked = at.unsqueeze(1).expand(-1, values.shape[1], -1)
         candidates = [anchor(times, values, mask, asked) for anchor in self.anchors.values()]
         if self.level is not None:
             candidates.append(self.level[:, None].expand_as(asked))
-        logits = _LOGIT_GAIN * torch.einsum("bqf,taf->btqa", self.features(at), self.mixture)
-        weights = (logits if gate is None else logits + gate).softmax(dim=-1)
-        line = (weights * torch.stack(candidates, dim=-1)).sum(dim=-1)
-        return line + self.kernel(times, values, mask, at)
+        return torch.stack(candidates, dim=-1)
+
+    def _weights(self, features: Tensor, gate: Tensor | None = None) -> Tensor:
+        """Weight of each anchor, `[batch, targets, queries, anchors]`."""
+        logits = _LOGIT_GAIN * torch.einsum("bqf,taf->btqa", features, self.mixture)
+        return (logits if gate is None else logits + gate).softmax(dim=-1)
+
+    def start(self, batch: Batch, head: Head) -> Tensor:
+        """Fit the mixture to windows with known truths, before anything else is trained.
+
+        What the anchors say does not change in training, so their mixture and one spread around it are a
+        small smooth problem, solved here to the end. Stochastic steps would take hundreds to get there, and
+        meanwhile the rest of a network would learn to mend what the mixture lacks.
+
+        Args:
+            batch: Windows with truths.
+            head: The head that turns location and spread into a loss.
+
+        Returns:
+            Raw parameters of the spread, `[params - 1]`.
+        """
+        past = (batch.past_times, batch.past_values, batch.past_mask)
+        times, values, mask = (x[:, : len(self.mixture)] for x in past)
+        with torch.no_grad():
+            features = self.features(batch.future_times)
+            candidates = self._candidates(times, values, mask, batch.future_times)
+        spread = candidates.new_zeros(head.num_params - 1, requires_grad=True)
+        begin = self.mixture.detach().clone()
+        optimiser = torch.optim.LBFGS(
+            [self.mixture, spread], max_iter=_START_STEPS, line_search_fn="strong_wolfe"
+        )
+
+        def closure() -> Tensor:
+            optimiser.zero_grad()
+            line = (self._weights(features) * candidates).sum(dim=-1, keepdim=True)
+            params = torch.cat([line, spread.expand(*line.shape[:-1], -1)], dim=-1)
+            loss = masked_mean(head.loss(params, batch.future_values), batch.future_observed)
+            loss = loss + _START_RIDGE * (self.mixture - begin).square().sum()
+            loss.backward()
+            return loss
+
+        optimiser.step(closure)
+        optimiser.zero_grad()
+        with torch.no_grad():
+            if not (self.mixture.isfinite().all() and spread.isfinite().all()):
+                self.mixture.copy_(begin)
+                spread.zero_()
+        return spread.detach()
