@@ -148,19 +148,14 @@ class LinearPath(nn.Module):
             at: `[batch, queries]`.
             gate: Logits of the anchors to add, `[batch, targets, queries, anchors]`, or None.
         """
-        weights = self._weights(self.features(at), gate)
-        line = (weights * self._candidates(times, values, mask, at)).sum(dim=-1)
-        return line + self.kernel(times, values, mask, at)
+        # regressions and time features need all their digits, whatever precision the network runs in
+        with torch.autocast(values.device.type, enabled=False):
+            weights = self._weights(self.features(at), gate)
+            line = (weights * self._candidates(times, values, mask, at)).sum(dim=-1)
+            return line + self.kernel(times, values, mask, at)
 
     def _candidates(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
         """What each anchor says, `[batch, targets, queries, anchors]`."""
-        # regressions and time features need all their digits, whatever precision the network runs in
-        with torch.autocast(values.device.type, enabled=False):
-            return self._forecast(times, values, mask, at, None if gate is None else gate.to(values.dtype))
-
-    def _forecast(
-        self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor, gate: Tensor | None
-    ) -> Tensor:
         asked = at.unsqueeze(1).expand(-1, values.shape[1], -1)
         candidates = [anchor(times, values, mask, asked) for anchor in self.anchors.values()]
         if self.level is not None:

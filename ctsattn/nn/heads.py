@@ -74,7 +74,8 @@ class QuantileHead(Head):
         edges = self.edges.to(params)
         # signed length that the way from 0 to z has in each segment
         lengths = z.clamp(edges[:-1], edges[1:]) - torch.zeros_like(z).clamp(edges[:-1], edges[1:])
-        return params[..., :1] + self.slopes(params) @ lengths.mT
+        with torch.autocast(params.device.type, enabled=False):
+            return params[..., :1] + self.slopes(params) @ lengths.mT
 
     def loss(self, params: Tensor, values: Tensor) -> Tensor:
         """Twice the mean pinball loss over a grid of levels, which approximates the CRPS."""
@@ -93,7 +94,8 @@ class QuantileHead(Head):
         a, b = edges[:-1], edges[1:]
         clipped = a * below[:-1] + b * (1 - below[1:]) + density[:-1] - density[1:]
         lengths = clipped - torch.zeros_like(a).clamp(a, b)
-        return params[..., 0] + self.slopes(params) @ lengths.to(params)
+        with torch.autocast(params.device.type, enabled=False):
+            return params[..., 0] + self.slopes(params) @ lengths.to(params)
 
 
 class SquaredErrorHead(Head):

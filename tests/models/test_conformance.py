@@ -239,3 +239,17 @@ def test_the_effect_of_a_known_covariate_sits_at_its_own_time():
         network.effect.weight.copy_(0.8 * weight / weight.square().sum())
     location = network(batch)[:, 0, :, 0]
     torch.testing.assert_close(location, 1.5 + 0.8 * batch.future_known[..., 0], rtol=1e-4, atol=1e-4)
+
+
+def test_mixed_precision_is_near_and_leaves_times_and_linear_path_alone(name, network):
+    batch = make_batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = network(batch)
+        quantiles = network.head.quantiles(mixed, torch.tensor([0.1, 0.5, 0.9]))
+    assert mixed.dtype == torch.float32
+    assert (quantiles.diff(dim=-1) > 0).all()
+    torch.testing.assert_close(mixed, network(batch), rtol=0.05, atol=0.3)
+    fresh = CONFIGS[name].build(SPEC).eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        location = fresh(batch)[..., 0]
+    assert torch.equal(location, fresh(batch)[..., 0])
