@@ -26,7 +26,7 @@ def pinball(values: Tensor, quantiles: Tensor, levels: Tensor) -> Tensor:
 
 
 def normal_nll(values: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
-    r"""Negative log-likelihood of a normal law, $\log\sigma + z^2/2 + \log(2\pi)/2$ of the error $z\sigma$."""
+    r"""Negative log-likelihood of a normal law, $\log\sigma + z^2/2 + \log(2\pi)/2$, error $z\sigma$."""
     return scale.log() + ((values - loc) / scale).square() / 2 + 0.5 * math.log(2 * math.pi)
 
 

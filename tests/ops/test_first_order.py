@@ -242,7 +242,9 @@ def test_the_registered_operator_passes_opcheck(before: int | None) -> None:
     ends = None, None
     if before is not None:
         ends = torch.randn(2, 2, 5, 1, requires_grad=True), torch.randn(2, 2, 5, 1, 6, requires_grad=True)
-    torch.library.opcheck(torch.ops.ctsattn.stock_attention.default, (q, k, v, bias, None, *ends, 0.3, before))
+    torch.library.opcheck(
+        torch.ops.ctsattn.stock_attention.default, (q, k, v, bias, None, *ends, 0.3, before)
+    )
 
 
 def smooth(times: Tensor, width: int, seed: int) -> Tensor:
