@@ -157,16 +157,9 @@ def watch_attention(network: nn.Module, under: str = "decoder") -> Iterator[list
 
 
 def _recorder(attend: Any, readings: list[Reading]) -> Any:
-    def recorded(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        times: Tensor,
-        mask: Tensor | None,
-        sink: Sink | None,
-        is_causal: bool,
-    ) -> Tensor:
-        readings.append(Reading(q, k, times, mask, sink))
-        return attend(q, k, v, times, mask, sink, is_causal)
+    def recorded(heads: Any, is_causal: bool) -> Tensor:
+        sink = None if heads.sink is None else Sink(heads.sink.key, heads.sink.value, heads.sink.gap)
+        readings.append(Reading(heads.q, heads.k, heads.times, heads.mask, sink))
+        return attend(heads, is_causal)
 
     return recorded

@@ -279,3 +279,12 @@ def test_the_distance_of_the_first_order_form_from_the_exact_operator_shrinks_as
         distances.append((exact - close).abs().max().item())
     order = -np.polyfit(np.log(counts), np.log(distances), 1)[0]
     assert 1.8 < order < 2.3
+
+
+def test_heads_whose_columns_lie_apart_in_memory_give_the_same():
+    q, k, v = (torch.randn(2, 2, 8, 7).mT for _ in range(3))
+    times = torch.arange(7.0).square()
+    strided = trapezoid_attention(q, k, v, times)
+    torch.testing.assert_close(
+        strided, trapezoid_attention(q.contiguous(), k.contiguous(), v.contiguous(), times)
+    )

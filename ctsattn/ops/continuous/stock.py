@@ -273,8 +273,10 @@ def _multiple(q: Tensor) -> int:
 
 
 def _to_width(x: Tensor, width: int) -> Tensor:
-    """Append columns of zeros."""
-    return x if x.shape[-1] == width else pad(x, (0, width - x.shape[-1]))
+    """Append columns of zeros; the kernels take for granted that columns are neighbours in memory."""
+    if x.shape[-1] != width:
+        return pad(x, (0, width - x.shape[-1]))
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _sum_groups(grad: Tensor, kv_heads: int) -> Tensor:
