@@ -160,6 +160,12 @@ def test_gradcheck_passes_with_equal_scores_and_across_the_radius() -> None:
     assert torch.autograd.gradcheck(lambda *x: cpu.core(*x, first, last, 1.0), leaves)
 
 
+def test_errors_do_not_grow_with_the_length() -> None:
+    given = problem(Case(1, 1, 1, 4, 20_000, 16, 8, "all"), torch.float32)
+    found = differences(cpu.core, given)
+    assert max(found.values()) < TOLERANCE[torch.float32], found
+
+
 def test_queries_that_see_no_piece_get_0_and_give_no_gradient() -> None:
     given = problem(CASES[8], torch.float32)
     leaves = [x.requires_grad_() for x in given[:4]]

@@ -160,7 +160,7 @@ def _rescale(shape, arrays, pieces, lane, at, rows):
 def _weigh(shape, arrays, pieces, lane, at, rows):
     """Turn scores into weights, less the peak, and add their sum to a total."""
     scores, peaks, totals = arrays
-    peak, total = peaks.load(lane), shape.variable(totals.load(lane))
+    peak, total = peaks.load(lane), shape.variable(0.0)
     first = _relative(scores.load(lane), peak)
     above, e_above, share = shape.variable(first), shape.variable(first.exp2()), shape.variable(0.0)
     with cgutils.for_range(shape.builder, rows, start=ir.Constant(INDEX, 1)) as loop:
@@ -174,7 +174,7 @@ def _weigh(shape, arrays, pieces, lane, at, rows):
         above.set(below)
         e_above.set(e_below)
     scores.store(at(shape.builder.sub(rows, ir.Constant(INDEX, 1))), share.get())
-    totals.store(lane, total.get() + share.get())
+    totals.store(lane, totals.load(lane) + (total.get() + share.get()))
 
 
 def _differentiate(shape, arrays, pieces, lane, at, rows, with_gaps):

@@ -21,7 +21,10 @@ def strip_lanes(itemsize: int) -> int:
 
 
 def _block(rows: int, fresh: bool) -> Callable[..., None]:
-    """Generate `out[r, i] += Σ_t b[r, t] x[t, i]` for some rows and one strip of lanes; `=` if fresh."""
+    """Generate `out[r, i] += Σ_t b[r, t] x[t, i]` for some rows and one strip of lanes; `=` if fresh.
+
+    The sum is taken before it is added, so that errors grow with the number of blocks and not of terms.
+    """
 
     @intrinsic
     def block(typing, out, out_at, out_row, b, b_at, b_row, b_term, x, x_at, x_row, terms):
@@ -40,7 +43,7 @@ def _block(rows: int, fresh: bool) -> Callable[..., None]:
                 for row in range(rows)
                 for step in steps
             ]
-            sums = [shape.variable(0.0 if fresh else outs.load(place)) for place in places]
+            sums = [shape.variable(0.0) for _ in places]
             with cgutils.for_range(builder, terms) as loop:
                 x_start, b_start = builder.mul(loop.index, x_row), builder.mul(loop.index, b_term)
                 factors = [xs.load(builder.add(x_start, step)) for step in steps]
@@ -51,7 +54,7 @@ def _block(rows: int, fresh: bool) -> Callable[..., None]:
                         total = sums[row * VECTORS + i]
                         total.set(total.get() + scalar * factor)
             for place, total in zip(places, sums, strict=True):
-                outs.store(place, total.get())
+                outs.store(place, total.get() if fresh else outs.load(place) + total.get())
             return context.get_dummy_value()
 
         return types.void(out, n, n, b, n, n, n, x, n, n, n), generate
