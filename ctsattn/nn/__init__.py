@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ctsattn.nn.attention import ContinuousAttention, KeyValueCache
+from ctsattn.nn.convert import clock, convert_attention
 from ctsattn.nn.decoder import ChannelMixing, QueryDecoder
 from ctsattn.nn.encoder import Encoder, EncoderLayer
 from ctsattn.nn.feedforward import FEEDFORWARDS
@@ -14,9 +16,11 @@ __all__ = [
     "HEADS",
     "MIXERS",
     "ChannelMixing",
+    "ContinuousAttention",
     "Encoder",
     "EncoderLayer",
     "Head",
+    "KeyValueCache",
     "Mixer",
     "MixerConfig",
     "NormalHead",
@@ -24,5 +28,7 @@ __all__ = [
     "QueryDecoder",
     "SquaredErrorHead",
     "TimeRotary",
+    "clock",
+    "convert_attention",
     "frequency_ladder",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -99,26 +99,44 @@ def continuous_attention(
         Su, "Continuous Softmax Attention", Scientific Spaces, archives/11980.
         Calvello, Kovachki, Levine and Stuart, "Continuum Attention for Neural Operators", arXiv 2406.06486.
     """
-    q, k, v = autocast(q, k, v)
-    request = checked_request(
+    return attend_from(
+        0,
         q,
         k,
         v,
         times,
-        query_times,
-        key_mask,
-        is_causal,
-        scale,
-        sink,
-        interval,
-        tail,
-        cu_seqlens,
-        dropout_p,
-        enable_gqa,
+        query_times=query_times,
+        key_mask=key_mask,
+        is_causal=is_causal,
+        scale=scale,
+        sink=sink,
+        interval=interval,
+        tail=tail,
+        cu_seqlens=cu_seqlens,
+        dropout_p=dropout_p,
+        enable_gqa=enable_gqa,
+        backend=backend,
     )
+
+
+def attend_from(
+    query_start: int,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    times: Tensor | None,
+    *,
+    dropout_p: float = 0.0,
+    backend: str | None = None,
+    **options: Any,
+) -> Tensor:
+    """`continuous_attention` whose causal query i sits at key `query_start + i`; arguments as there."""
+    q, k, v = autocast(q, k, v)
+    request = checked_request(q, k, v, times, dropout_p=dropout_p, **options)
     check_choice("backend", backend, (None, *BACKENDS))
     core = choose_backend(backend, q, k, v, dropout_p)
-    return attend(q, k, v, request, Rule(core, piece_weights, getattr(core, "answer", None)))
+    rule = Rule(core, piece_weights, getattr(core, "answer", None))
+    return attend(q, k, v, request._replace(query_start=query_start), rule)
 
 
 def choose_backend(backend: str | None, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Core:

@@ -93,7 +93,7 @@ def smoothed_attention(
     keys = keys.to(q.dtype)
     if full:
         return stock_attention(q, keys, v, bias, None, None, None, scale, None)
-    if causal and q.shape[2] + offset == k.shape[2]:
+    if causal and offset <= 1 and q.shape[2] + offset == k.shape[2]:
         key = repeat_heads(torch.add(k, steps[:, :, :-1], alpha=-share)[:, :, offset:], q.shape[1])
         score = (wide_q * key).sum(dim=-1) * scale + _log(before[:, None, offset:] / 2)
         value = repeat_heads(v, q.shape[1])[:, :, offset:]

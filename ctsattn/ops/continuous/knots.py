@@ -92,14 +92,15 @@ def borders_of(knots: Knots, cu_seqlens: Tensor) -> Tensor:
 
 
 def index_limits(
-    knots: Knots, queries: int, is_causal: bool, cu_seqlens: Tensor | None
+    knots: Knots, queries: int, is_causal: bool, start: int, cu_seqlens: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """First knot, last knot, and last knot of the series, for queries that sit at tokens or see everything.
 
     Args:
         knots: Knots of the rows.
         queries: Number of queries.
-        is_causal: Whether query i sees the tokens up to i only.
+        is_causal: Whether query i sees the tokens up to `start + i` only.
+        start: Token at which the first query sits.
         cu_seqlens: Borders of packed series; query i then belongs to the series of token i.
 
     Returns:
@@ -110,7 +111,7 @@ def index_limits(
     before = knots.before
     if before is None:
         before = torch.arange(length + 1, device=device).expand(batch, -1)
-    token = torch.arange(queries, device=device).clamp(max=max(length - 1, 0))
+    token = (torch.arange(queries, device=device) + start).clamp(max=max(length - 1, 0))
     if cu_seqlens is None:
         first = torch.zeros((batch, queries), dtype=torch.long, device=device)
         final = (before[:, -1:] - 1).expand(batch, queries)

@@ -24,7 +24,8 @@ NARROWED_BY_AUTOCAST = (torch.float16, torch.bfloat16, torch.float32)
 class Request(NamedTuple):
     """Arguments of `continuous_attention` beside queries, keys and values; described there.
 
-    `times`, `query_times` and `key_mask` are `[batch, length]`, clocks int64, float32 or float64.
+    `times`, `query_times` and `key_mask` are `[batch, length]`, clocks int64, float32 or float64. Causal
+    query i without a time of its own sits at key `query_start + i`, which is how a cache of keys is read.
     """
 
     times: Tensor | None
@@ -37,6 +38,7 @@ class Request(NamedTuple):
     tail: Tail
     cu_seqlens: Tensor | None
     dropout_p: float
+    query_start: int = 0
 
 
 def checked_request(
@@ -44,16 +46,17 @@ def checked_request(
     k: Tensor,
     v: Tensor,
     times: Tensor | None,
-    query_times: Tensor | None,
-    key_mask: Tensor | None,
-    is_causal: bool,
-    scale: float | None,
-    sink: Sink | tuple | None,
-    interval: Interval,
-    tail: Tail,
-    cu_seqlens: Tensor | None,
-    dropout_p: float,
-    enable_gqa: bool,
+    *,
+    query_times: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    sink: Sink | tuple | None = None,
+    interval: Interval = "left",
+    tail: Tail = "observed",
+    cu_seqlens: Tensor | None = None,
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
 ) -> Request:
     """Check the arguments of `continuous_attention`, described there.
 

@@ -94,7 +94,8 @@ def pose(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Problem:
     queries, cu_seqlens, sink = q.shape[2], request.cu_seqlens, request.sink
     knots = gather_knots(k, v, request.times, request.key_mask, cu_seqlens)
     by_time = request.query_times is not None and (request.is_causal or request.tail == "cut")
-    first, last, final = index_limits(knots, queries, request.is_causal and not by_time, cu_seqlens)
+    by_index = request.is_causal and not by_time
+    first, last, final = index_limits(knots, queries, by_index, request.query_start, cu_seqlens)
     if by_time and knots.times is not None and request.query_times is not None:
         last = time_limit(knots.times, request.query_times, final)
     gaps, sink_gap, elapsed = _lengths(request, knots, last, torch.promote_types(q.dtype, torch.float32))
@@ -116,7 +117,7 @@ def pose(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Problem:
         request.scale,
         causal=simple and request.is_causal and knots.in_place,
         full=simple and not request.is_causal,
-        offset=0 if sink is None else 1,
+        offset=request.query_start + (sink is not None),
         whole=whole,
         partial=partial,
         packed=cu_seqlens is not None,
