@@ -49,9 +49,11 @@ def test_float32_is_as_good_as_the_definition_in_float32(kernels, truth, name):
     exact = truth(CASES[name])
     found = errors(solve(kernels.core, CASES[name], torch.float32), exact)
     plain = errors(solve(reference.core, CASES[name], torch.float32), exact)
+    # The backward pass weighs by exp(score - lse): the rounding of lse is an error of the weights.
+    largest = torch.where(exact["lse"].isfinite(), exact["lse"].abs(), 0.0).max().item()
+    kept = largest * torch.finfo(torch.float32).eps / 2
     for part, error in found.items():
-        # A log-sum-exp of several hundred is kept to 1e-5, by which all weights of its row are then wrong.
-        assert error <= 2 * plain[part] + (2e-5 if name == "loud" else 2e-6), part
+        assert error <= 2 * plain[part] + 2e-6 + kept, part
 
 
 @pytest.mark.parametrize("name", ["causal", "any limits, ties"])
