@@ -104,10 +104,14 @@ def report(plan: Plan) -> str:
 
 
 def main() -> int:
-    """Write the report and print it."""
-    plan = Plan.read()
-    check_frozen(plan)
-    text = report(plan)
+    """Write the report and print it; say in one line what is missing where it cannot be made yet."""
+    try:
+        plan = Plan.read()
+        check_frozen(plan)
+        text = report(plan)
+    except (ValueError, FileNotFoundError) as missing:
+        print(f"There is no verdict yet: {missing}", file=sys.stderr)
+        return 2
     REPORT.write_text(text)
     print(text)
     return 0

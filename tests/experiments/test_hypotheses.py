@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ctsattn.nn import MIXERS
-from experiments.hypotheses import run
+from experiments.hypotheses import run, verdict
 from experiments.hypotheses.backbone import Backbone, Design
 from experiments.hypotheses.claims import CLAIMS
 from experiments.hypotheses.plan import Plan, check_frozen, freeze
@@ -140,6 +140,13 @@ def test_a_frozen_plan_cannot_be_changed_in_silence(tmp_path):
         check_frozen(Plan.read(plan), record)
     with pytest.raises(ValueError, match="does not change"):
         freeze(plan, record)
+
+
+def test_without_rows_the_verdict_says_in_one_line_what_is_missing(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("experiments.hypotheses.verdict.check_frozen", lambda plan: None)
+    monkeypatch.setattr("experiments.hypotheses.verdict.committed.read", lambda: read(tmp_path))
+    assert verdict.main() == 2
+    assert "no verdict yet: No rows in" in capsys.readouterr().err
 
 
 def tiny_plan() -> Plan:
