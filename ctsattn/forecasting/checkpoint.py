@@ -1,14 +1,16 @@
 """One file per model: JSON beside arrays in the safetensors format, written atomically, no pickle.
 
 Layout: safetensors tensors named `network/...` (weights) and `data/...` (the stored series), and in the
-metadata of the file one JSON text under "ctsattn": schema version, parameters, task and frame schema.
+metadata of the file one JSON text under "ctsattn": schema version, parameters, task and frame schema. Under
+"sha256" stands a digest of that text and of every array with its name, dtype and shape; files of schema
+version 1 have none.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import secrets
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
@@ -23,8 +25,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-SCHEMA_VERSION = 1
-_KEY = "ctsattn"
+from ctsattn.forecasting.files import whole_file
+
+SCHEMA_VERSION = 2
+READABLE = (1, 2)
+_KEY, _DIGEST = "ctsattn", "sha256"
 _SPAN = "timedelta"
 
 
@@ -55,15 +60,19 @@ def write(path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapp
         )
     text = json.dumps({"schema_version": SCHEMA_VERSION, **header}, allow_nan=False)
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
-    try:
-        save_file(on_cpu, temporary, metadata={_KEY: text})
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    metadata = {_KEY: text, _DIGEST: _digest(text, on_cpu)}
+    with whole_file(path) as temporary:
+        save_file(on_cpu, temporary, metadata=metadata)
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of a header and arrays, whatever order they are given in."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\0{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -74,7 +83,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
 
     Raises:
         ModelFileNotFoundError: Nothing is there. Nothing is created.
-        ValueError: It is no model file of this library, or of a schema this version cannot read.
+        ValueError: It is no model file of this library, or of a schema this version cannot read, or damaged.
+        OSError: It may not be read.
     """
     path = Path(path)
     if not path.is_file():
@@ -82,27 +92,60 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
         raise ModelFileNotFoundError(
             f"No model at {str(path)!r}: it {found}. Models are single files made by `save`."
         )
-    try:
-        with safe_open(str(path), framework="pt", device="cpu") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(
-            f"{str(path)!r} is not a model file of ctsattn, or it is damaged ({error})."
-        ) from error
+    metadata, tensors = _content(path)
     if _KEY not in metadata:
         raise ValueError(
             f"{str(path)!r} holds arrays but no ctsattn model. Load files made by `Forecaster.save`."
         )
-    header = json.loads(metadata[_KEY])
-    version = header.get("schema_version")
-    if version != SCHEMA_VERSION:
+    text = metadata[_KEY]
+    if _DIGEST in metadata and metadata[_DIGEST] != _digest(text, tensors):
+        raise _damaged(path, "its content does not match its checksum")
+    header = _header(path, text)
+    if _DIGEST not in metadata and header["schema_version"] > 1:
+        raise _damaged(path, "it has no checksum")
+    return header, tensors
+
+
+def _content(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and arrays of a safetensors file; nothing but text and numbers is read."""
+    try:
+        with path.open("rb"):
+            pass  # an error of permission is told as such
+        with safe_open(str(path), framework="pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except PermissionError as error:
+        raise PermissionError(
+            error.errno,
+            f"{str(path)!r} may not be read by this user. Ask its owner for the right to read it.",
+        ) from error
+    except (SafetensorError, OSError, ValueError, RuntimeError, AttributeError) as error:
         raise ValueError(
-            f"{str(path)!r} has schema version {version}, and this ctsattn reads version {SCHEMA_VERSION}. "
+            f"{str(path)!r} is not a model file of ctsattn, or it is damaged ({error})."
+        ) from error
+
+
+def _header(path: Path, text: str) -> dict[str, Any]:
+    """The JSON of a file, if this version can read it."""
+    try:
+        header = json.loads(text)
+        version = header["schema_version"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(path, f"its header cannot be read: {error}") from error
+    if version not in READABLE:
+        readable = " and ".join(map(str, READABLE))
+        raise ValueError(
+            f"{str(path)!r} has schema version {version}, and this ctsattn reads versions {readable}. "
             "Load it with the ctsattn that wrote it"
             + (f" ({header['ctsattn_version']})." if "ctsattn_version" in header else ".")
         )
-    return header, tensors
+    return header
+
+
+def _damaged(path: Path, how: str) -> ValueError:
+    return ValueError(
+        f"{str(path)!r} is damaged: {how}. Nothing of it was used. Take a copy of the file, or save it again."
+    )
 
 
 def text_to_tensor(values: Any) -> Tensor:

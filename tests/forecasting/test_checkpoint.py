@@ -105,7 +105,7 @@ def test_foreign_arrays_and_damaged_files_are_told_apart(tmp_path):
 def test_an_unknown_schema_version_names_the_version_that_is_needed(tmp_path):
     header = json.dumps({"schema_version": 99, "ctsattn_version": "7.1.0"})
     save_file({"a": torch.ones(2)}, tmp_path / "new", metadata={"ctsattn": header})
-    with pytest.raises(ValueError, match=r"schema version 99.*reads version 1.*7\.1\.0"):
+    with pytest.raises(ValueError, match=r"schema version 99.*reads versions 1 and 2.*7\.1\.0"):
         checkpoint.read(tmp_path / "new")
 
 
