@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -43,10 +43,8 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def _discard(temporary: Path) -> None:
-    try:
+    with suppress(OSError):  # it is hidden, and the first error is the one to tell
         temporary.unlink(missing_ok=True)
-    except OSError:
-        pass  # it is hidden, and the first error is the one to tell
 
 
 def _sync_folder(folder: Path) -> None:
@@ -67,14 +65,14 @@ def _told(error: OSError | SafetensorError, path: Path) -> Exception:
     if number in _FULL:
         return OSError(
             number,
-            f"The disk (or a quota or size limit) is full, so {str(path)!r} was not written. {kept} Free some "
-            "space, or write to another folder.",
+            f"The disk (or a quota or size limit) is full, so {str(path)!r} was not written. {kept} Free "
+            "some space, or write to another folder.",
         )
     if number in _FORBIDDEN:
         return OSError(
             number,
-            f"The folder {str(path.parent)!r} may not be written to, so {path.name!r} was not written. {kept} "
-            "Give a folder that you may write to.",
+            f"The folder {str(path.parent)!r} may not be written to, so {path.name!r} was not written. "
+            f"{kept} Give a folder that you may write to.",
         )
     return error if number is None else OSError(number, f"{str(path)!r} was not written: {error}. {kept}")
 
