@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ctsattn.ops.continuous.ends import repeat_heads
+from ctsattn.ops.mapping import fold_into_batch
 
 aten = torch.ops.aten
 
@@ -149,6 +150,8 @@ def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tup
 
 
 stock_attention.register_autograd(_backward, setup_context=_setup)
+stock_attention.register_vmap(fold_into_batch(stock_attention))
+_stock_attention_backward.register_vmap(fold_into_batch(_stock_attention_backward))
 
 
 class _KernelCall(NamedTuple):

@@ -39,13 +39,14 @@ The first call in a fresh installation compiles for some seconds; the result is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd.function import once_differentiable
+
+from ctsattn.ops.mapping import fold_into_batch
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -146,25 +147,9 @@ def _differentiate(ctx, grad_out, grad_lse, *_):
 _differentiate_once = once_differentiable(_differentiate)
 
 
-def _vmap(operator: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple]:
-    """Rule that maps an operator by putting the mapped axis in front of the batch."""
-
-    def rule(info, in_dims, *args):
-        def folded(x, dim):
-            if not isinstance(x, Tensor):
-                return x
-            x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-            return x.flatten(0, 1)
-
-        outputs = operator(*(folded(x, dim) for x, dim in zip(args, in_dims, strict=True)))
-        return tuple(x.unflatten(0, (info.batch_size, -1)) for x in outputs), (0,) * len(outputs)
-
-    return rule
-
-
 _attention.register_autograd(_differentiate, setup_context=_save)
-_attention.register_vmap(_vmap(_attention))
-_attention_backward.register_vmap(_vmap(_attention_backward))
+_attention.register_vmap(fold_into_batch(_attention))
+_attention_backward.register_vmap(fold_into_batch(_attention_backward))
 
 
 class _Attention(torch.autograd.Function):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ctsattn.ops.continuous.triton.launch import KINDS, interpreted, launch_backward, launch_forward
+from ctsattn.ops.mapping import fold_into_batch
 
 _MAX_DIM = 256
 _FLAT = 1 << 30  # `primitives.FLAT`
@@ -151,3 +152,5 @@ def _differentiate(ctx, grad_out, grad_lse):
 
 
 _attention.register_autograd(_differentiate, setup_context=_keep)
+_attention.register_vmap(fold_into_batch(_attention))
+_attention_backward.register_vmap(fold_into_batch(_attention_backward))
