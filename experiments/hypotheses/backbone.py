@@ -12,6 +12,7 @@ from ctsattn.nn.decoder import QueryDecoder
 from ctsattn.nn.encoder import Encoder
 from ctsattn.nn.mixers import MixerConfig
 from ctsattn.nn.rotary import frequency_ladder
+from experiments.hypotheses.imputation import imputed
 from experiments.hypotheses.tasks import Windows
 
 VALUE_FEATURES = 3  # value, log(1 + gap), whether the token exists
@@ -49,10 +50,12 @@ class Backbone(nn.Module):
         mixer: Name in `MIXERS`.
         design: What the plan fixes.
         lookback: Observations shown; in median gaps about the span that must be told apart.
+        imputes: Whether what is shown is first interpolated to a regular grid of `lookback` points.
     """
 
-    def __init__(self, mixer: str, design: Design, lookback: int) -> None:
+    def __init__(self, mixer: str, design: Design, lookback: int, imputes: bool = False) -> None:
         super().__init__()
+        self.imputes, self.is_causal = imputes, design.is_causal
         head_dim = design.d_model // design.num_heads
         ladder = frequency_ladder(head_dim // 2, float(lookback), 1.0, max_angle=design.max_angle)
         turning: Sequence[float] = ladder if design.positions == "time" else ()
@@ -74,6 +77,7 @@ class Backbone(nn.Module):
 
     def forward(self, shown: Windows) -> Tensor:
         """Forecast `[batch, horizon]` from windows of shapes `[batch, lookback]`."""
+        shown = imputed(shown) if self.imputes else shown
         times, mask = shown.past_times, shown.past_mask
         count = mask.sum(-1, keepdim=True).clamp(min=1)
         mean = (shown.past_values * mask).sum(-1, keepdim=True) / count
@@ -81,7 +85,8 @@ class Backbone(nn.Module):
         values = (shown.past_values - mean) / spread * mask
         gaps = torch.diff(times, dim=-1, prepend=times[..., :1])
         tokens = self.embed(torch.stack([values, torch.log1p(gaps), mask.to(values.dtype)], dim=-1))
-        memory = self.encoder(tokens, times, mask)
+        # padding stands on the right, where no causal token sees it; without a mask nothing looks for it
+        memory = self.encoder(tokens, times, None if self.is_causal else mask)
         asked = shown.future_times
         angles = asked.unsqueeze(-1) * self.rates
         queries = self.ask(torch.cat([angles.sin(), angles.cos(), torch.log1p(asked).unsqueeze(-1)], dim=-1))

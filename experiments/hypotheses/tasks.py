@@ -13,9 +13,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ctsattn import datasets
-from ctsattn.datasets.sampling import Condition
+from ctsattn.datasets.sampling import Condition, misrecorded
 from ctsattn.datasets.splits import Split
+from experiments.hypotheses.sources import source
 
 PARTS = ("train", "val", "test")
 LEAST_PAST = 8  # observations that a window shows at the least
@@ -29,13 +29,13 @@ class Shape:
         lookback: Most recent observations that a window shows at the most.
         horizon: Observations after the cutoff that it asks for.
         variables: Variables to take of a multivariate set; empty: all.
-        most: Windows of each part at the most, spread evenly over all that there are.
+        most: Windows of training, validation and test at the most, spread evenly over all that there are.
     """
 
     lookback: int
     horizon: int
     variables: tuple[str, ...] = ()
-    most: int = 3000
+    most: tuple[int, int, int] = (30000, 400, 1000)
 
 
 @dataclass(frozen=True)
@@ -87,23 +87,26 @@ class Windows:
 
     def thin(self, keep: Tensor) -> Windows:
         """Show only the observations in `keep` `[windows, lookback]`, moved to the front."""
-        keep = keep & self.past_mask
-        order = torch.argsort(~keep, dim=-1, stable=True)
-        mask = keep.gather(-1, order)
-        last = (mask.sum(-1, keepdim=True) - 1).clamp(min=0)
-        times = self.past_times.gather(-1, order)
-        times = torch.where(mask, times, times.gather(-1, last))
-        values = self.past_values.gather(-1, order) * mask
-        return replace(self, past_times=times, past_values=values, past_mask=mask)
+        keep, length = keep & self.past_mask, keep.shape[-1]
+        count = keep.sum(-1, keepdim=True)
+        # what is not kept goes to one more place, which is cut off
+        place = torch.where(keep, keep.cumsum(-1) - 1, length)
+        spare = (*keep.shape[:-1], length + 1)
+        times, values = (
+            x.new_zeros(spare).scatter(-1, place, x)[..., :length]
+            for x in (self.past_times, self.past_values)
+        )
+        mask = torch.arange(length, device=keep.device) < count
+        times = torch.where(mask, times, times.gather(-1, (count - 1).clamp(min=0)))
+        return replace(self, past_times=times, past_values=values * mask, past_mask=mask)
 
 
 def build(name: str, shape: Shape, split: Split | None = None) -> Task:
     """Load a data set and cut its windows by `split`, or by the data set's own."""
-    card = datasets.card(name)
-    frame = datasets.load(name, clean=True).dropna(subset="y")
+    frame, own_split = source(name)
     if shape.variables:
         frame = frame[frame["variable"].isin(shape.variables)]
-    labels = (split or card.split).labels(frame)
+    labels = (split or own_split).labels(frame)
     keys = [key for key in ("unique_id", "variable") if key in frame]
     clock = frame.groupby(keys, sort=False, observed=True).ngroup().to_numpy()
     order = np.lexsort((_elapsed(frame["ds"]), clock))
@@ -164,6 +167,30 @@ class DeviceTask:
         )
 
 
+def under(condition: str, shown: Windows, seed: int = 0) -> Windows:
+    """What a sampling condition shows of windows: fewer observations, or wrong times for all of them.
+
+    `clock-30` gives every time a normal error of 30 % of the mean gap; the others are those of
+    `ctsattn.datasets.sampling.Condition`. A window is one channel's, so whatever is random is random for each
+    channel by itself.
+    """
+    if condition == "all":
+        return shown
+    kind, _, percent = condition.partition("-")
+    if kind == "clock":
+        return _misrecorded(shown, int(percent) / 100, seed)
+    return shown.thin(condition_mask(condition, shown, seed))
+
+
+def _misrecorded(shown: Windows, share: float, seed: int) -> Windows:
+    """Wrong times in ascending order, none after the cutoff; padding repeats the last."""
+    times = misrecorded(shown.past_times.cpu().double().numpy(), share, seed)
+    wrong = torch.as_tensor(times, device=shown.past_times.device).float().clamp(max=0.0)
+    last = (shown.past_mask.sum(-1, keepdim=True) - 1).clamp(min=0)
+    wrong = torch.where(shown.past_mask, wrong, wrong.gather(-1, last))
+    return replace(shown, past_times=wrong)
+
+
 def condition_mask(condition: str, shown: Windows, seed: int) -> Tensor:
     """Which observations of `shown` a sampling condition keeps, `[windows, lookback]`."""
     values = shown.past_values.cpu().numpy()[..., None]
@@ -211,7 +238,7 @@ def _cutoffs(clock: np.ndarray, labels: np.ndarray, ends: np.ndarray, shape: Sha
     same_clock = np.append(clock[1:], -1) == clock
     fits = same_clock & (position + 1 >= LEAST_PAST) & (follows >= shape.horizon)
     cuts = np.flatnonzero(fits)
-    most = shape.most * (10 if part == "train" else 1)
+    most = shape.most[PARTS.index(part)]
     return (
         cuts[np.linspace(0, len(cuts) - 1, min(most, len(cuts))).round().astype(int)] if len(cuts) else cuts
     )

@@ -1,26 +1,24 @@
-"""Train all seeds of a cell at once: parameters carry a leading seed axis, and `vmap` runs over it.
+"""Train all seeds of a cell at once, without waiting for the host in between.
 
 Adam is elementwise, so the stacked run equals separate runs; norms and choices are taken seed by seed. Seed s
 draws its weights, its batches and its masks from generators that know only s and the task: all arms see the
-same batches in the same order.
+same batches in the same order. One step, and one look at the validation windows, are each recorded once.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from experiments.hypotheses.recording import Recorded
+from experiments.hypotheses.stacking import Stack, State, run_stacked
 from experiments.hypotheses.tasks import DeviceTask, Windows
 
-State = dict[str, Tensor]
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # of Adam, as everywhere
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,8 @@ class Schedule:
     Attributes:
         steps: Steps of the optimiser.
         batch: Windows of a step, for each seed.
-        learning_rate: Highest rate; a short warm-up, then half a cosine down to a hundredth.
+        learning_rate: Highest rate, one for all or one for each seed; a short warm-up, then half a cosine
+            down to a hundredth.
         weight_decay: Decoupled weight decay.
         clip: Largest norm of a gradient, for each seed.
         checks: Times that the validation loss is measured, at steps spaced evenly in the logarithm.
@@ -39,7 +38,7 @@ class Schedule:
 
     steps: int = 1000
     batch: int = 64
-    learning_rate: float = 1e-3
+    learning_rate: float | tuple[float, ...] = 1e-3
     weight_decay: float = 0.01
     clip: float = 1.0
     checks: int = 20
@@ -80,52 +79,101 @@ def train(
     Returns:
         The network without parameters of its own, for `predict`, and what was fitted.
     """
-    networks = [_seeded(make, seed).to(task.device) for seed in seeds]
-    skeleton = networks[0].to("meta")
-    parameters, buffers = stack_module_state([_seeded(make, seed).to(task.device) for seed in seeds])
-    optimizer = torch.optim.AdamW(
-        parameters.values(), lr=schedule.learning_rate, weight_decay=schedule.weight_decay, foreach=True
-    )
-    draws = [_generator(task, seed) for seed in seeds]
-    cuts = torch.as_tensor(task.task.cuts["train"], device=task.device)
-    due = _check_steps(schedule)
-    curve, best = [], {name: value.detach().clone() for name, value in parameters.items()}
-    lowest = torch.full((len(seeds),), torch.inf, device=task.device)
-    best_step = torch.zeros(len(seeds), dtype=torch.long)
+    run = Training(make, task, schedule, seeds, validation)
+    step = Recorded(run.step, run.state, task.device)
+    check = Recorded(run.check, run.state, task.device)
+    for number in range(1, schedule.steps + 1):
+        step()
+        if number in run.due:
+            check()
+    best, curve = run.due_tensor[run.best_check].cpu(), run.curve.cpu()
+    return run.stack.skeleton, Fitted(run.stack.named(run.best), run.stack.buffers, curve, run.due, best)
 
-    for step in range(1, schedule.steps + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = schedule.learning_rate * _warm_cosine(step, schedule.steps)
-        shown = _batch(task, cuts, draws, schedule)
-        losses = _losses(skeleton, parameters, buffers, shown, training=True)
+
+class Training:
+    """The state of a training, all on the device, and the two things that change it.
+
+    Args:
+        make: See `train`, and so for the others.
+        task: What to train on.
+        schedule: How.
+        seeds: The seeds.
+        validation: Windows to choose by.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], nn.Module],
+        task: DeviceTask,
+        schedule: Schedule,
+        seeds: list[int],
+        validation: Windows,
+    ) -> None:
+        device, count = task.device, len(seeds)
+        self.task, self.schedule, self.validation = task, schedule, validation
+        self.stack = Stack(make, seeds, device)
+        self.cuts, self.chance = draw(task, schedule, seeds)
+        self.flat = self.stack.flat.requires_grad_()
+        self.first, self.second = (torch.zeros_like(self.flat, requires_grad=False) for _ in range(2))
+        self.rates = _rates(schedule, count).to(device)
+        self.corrections = _corrections(schedule.steps).to(device)
+        self.now = torch.zeros(1, dtype=torch.long, device=device)
+        self.due = check_steps(schedule)
+        self.due_tensor = torch.tensor(self.due, device=device)
+        self.curve = torch.full((len(self.due), count), torch.nan, device=device)
+        self.checked = torch.zeros(1, dtype=torch.long, device=device)
+        self.best, self.lowest = self.flat.detach().clone(), torch.full((count,), torch.inf, device=device)
+        self.best_check = torch.zeros(count, dtype=torch.long, device=device)
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Tensors that a step or a check changes."""
+        adam = [self.flat.data, self.first, self.second, self.now]
+        return [*adam, self.curve, self.checked, self.best, self.lowest, self.best_check]
+
+    def step(self) -> None:
+        """One step of the optimiser."""
+        self.stack.skeleton.train()
+        shown = self.task.windows(self.cuts.index_select(0, self.now)[0])
+        if self.chance is not None:
+            shown = shown.thin(_kept(self.chance.index_select(0, self.now)[0]))
+        forecast = run_stacked(
+            self.stack.skeleton, self.stack.named(self.flat), self.stack.buffers, shown, same=False
+        )
+        losses = squared_error(forecast, shown).mean(dim=-1)
         # a seed that diverged must not stop the others: its gradient is dropped, and its loss reported
-        torch.where(losses.isfinite(), losses, 0.0).sum().backward()
-        _clip(parameters, schedule.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if step in due:
-            loss = validate(skeleton, parameters, buffers, validation)
-            better = loss < lowest
-            lowest = torch.where(better, loss, lowest)
-            best_step[better.cpu()] = step
-            for name, value in parameters.items():
-                best[name][better] = value.detach()[better]
-            curve.append(loss.cpu())
-    return skeleton, Fitted(best, buffers, torch.stack(curve), due, best_step)
+        (gradient,) = torch.autograd.grad(torch.where(losses.isfinite(), losses, 0.0).sum(), self.flat)
+        self._descend(_clipped(gradient, self.schedule.clip))
+        self.now += 1
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """Measure the validation loss and keep the parameters of the seeds that it is lowest for."""
+        parameters = self.stack.named(self.flat)
+        loss = validate(self.stack.skeleton, parameters, self.stack.buffers, self.validation)
+        better = loss < self.lowest
+        self.curve.index_copy_(0, self.checked, loss[None])
+        self.lowest.copy_(torch.where(better, loss, self.lowest))
+        self.best_check.copy_(torch.where(better, self.checked, self.best_check))
+        self.best.copy_(torch.where(better[:, None], self.flat, self.best))
+        self.checked += 1
+
+    @torch.no_grad()
+    def _descend(self, gradient: Tensor) -> None:
+        """AdamW (Loshchilov and Hutter 2019), the rate of each seed its own."""
+        rate = self.rates.index_select(0, self.now)[0][:, None]
+        first, second = self.corrections.index_select(0, self.now)[0]
+        self.first.lerp_(gradient, 1 - BETAS[0])
+        self.second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+        move = self.first / first / ((self.second / second).sqrt() + EPSILON)
+        self.flat.data.mul_(1 - rate * self.schedule.weight_decay).sub_(rate * move)
 
 
 @torch.no_grad()
 def predict(skeleton: nn.Module, parameters: State, buffers: State, shown: Windows) -> Tensor:
     """Forecasts `[seeds, windows, horizon]` of windows `[windows, ...]`, the same for all seeds."""
     skeleton.eval()
-
-    def one(state: State, buffer: State, *parts: Tensor) -> Tensor:
-        return functional_call(skeleton, (state, buffer), (Windows(*parts),))
-
-    chunks = zip(*(part.split(512) for part in _parts(shown)), strict=True)
-    axes = (0, 0, *(None,) * 6)
-    with _batchable(shown.past_values.device):
-        return torch.cat([vmap(one, in_dims=axes)(parameters, buffers, *chunk) for chunk in chunks], dim=1)
+    return run_stacked(skeleton, parameters, buffers, shown, same=True)
 
 
 def validate(skeleton: nn.Module, parameters: State, buffers: State, shown: Windows) -> Tensor:
@@ -139,62 +187,42 @@ def squared_error(forecast: Tensor, shown: Windows) -> Tensor:
     return square.sum(-1) / shown.future_mask.sum(-1).clamp(min=1)
 
 
-def _batchable(device: torch.device) -> AbstractContextManager[Any]:
-    """Keep softmax attention on the CPU to the form that `vmap` can batch; CUDA's kernels all can be."""
-    return sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()
+def draw(task: DeviceTask, schedule: Schedule, seeds: list[int]) -> tuple[Tensor, Tensor | None]:
+    """All batches of all seeds: cutoffs `[steps, seeds, batch]`, and what decides which points are kept.
+
+    The second is `[steps, seeds, batch, lookback + 1]`, uniform: the share to keep, and a number for each
+    point; None where all are kept.
+    """
+    cuts = torch.as_tensor(task.task.cuts["train"])
+    generators = [_generator(task, seed) for seed in seeds]
+    shape = (schedule.steps, schedule.batch)
+    picks = torch.stack([torch.randint(len(cuts), shape, generator=g) for g in generators], dim=1)
+    chance = None
+    if schedule.thinned:
+        points = (*shape, task.task.shape.lookback + 1)
+        chance = torch.stack([torch.rand(points, generator=g) for g in generators], dim=1).to(task.device)
+    return cuts[picks].to(task.device), chance
 
 
-def _parts(shown: Windows) -> tuple[Tensor, ...]:
-    return (
-        shown.past_times,
-        shown.past_values,
-        shown.past_mask,
-        shown.future_times,
-        shown.future_values,
-        shown.future_mask,
-    )
+def check_steps(schedule: Schedule) -> list[int]:
+    """Steps at which to validate, spaced evenly in the logarithm, the last step among them."""
+    first = max(1.0, schedule.steps / 50)
+    ratio = (schedule.steps / first) ** (1 / max(schedule.checks - 1, 1))
+    return sorted({round(first * ratio**i) for i in range(schedule.checks)})
 
 
-def _losses(skeleton: nn.Module, parameters: State, buffers: State, shown: Windows, training: bool) -> Tensor:
-    """Training loss of each seed on windows `[seeds, batch, ...]`."""
-    skeleton.train(training)
-
-    def one(state: State, buffer: State, *parts: Tensor) -> Tensor:
-        windows = Windows(*parts)
-        return squared_error(functional_call(skeleton, (state, buffer), (windows,)), windows).mean()
-
-    with _batchable(shown.past_values.device):
-        return vmap(one, randomness="different")(parameters, buffers, *_parts(shown))
+def _kept(chance: Tensor) -> Tensor:
+    """Which points training shows: each window a share of its own, at least two points."""
+    keep = chance[..., 1:] < 0.1 + 0.9 * chance[..., :1]
+    few = keep.sum(-1, keepdim=True) < 2
+    last_two = torch.arange(keep.shape[-1], device=keep.device) >= keep.shape[-1] - 2
+    return keep | (few & last_two)
 
 
-def _batch(task: DeviceTask, cuts: Tensor, draws: list[torch.Generator], schedule: Schedule) -> Windows:
-    """The next batch of every seed, `[seeds, batch, ...]`."""
-    picks = torch.stack([torch.randint(len(cuts), (schedule.batch,), generator=g) for g in draws])
-    shown = task.windows(cuts[picks.to(task.device)])
-    if not schedule.thinned:
-        return shown
-    shape = (schedule.batch, task.task.shape.lookback + 1)
-    chance = torch.stack([torch.rand(shape, generator=g) for g in draws]).to(task.device)
-    share = 0.1 + 0.9 * chance[..., :1]
-    keep = chance[..., 1:] < share
-    keep[..., -2:] |= keep.sum(-1, keepdim=True) < 2
-    return shown.thin(keep)
-
-
-def _clip(parameters: State, largest: float) -> None:
-    """Scale the gradient of each seed to at most `largest`; one that is not finite becomes 0."""
-    gradients = [p.grad for p in parameters.values() if p.grad is not None]
-    square = torch.stack([g.flatten(1).square().sum(dim=1) for g in gradients]).sum(dim=0)
-    factor = (largest / square.sqrt().clamp(min=1e-12)).clamp(max=1.0)
-    for g in gradients:
-        shape = (-1,) + (1,) * (g.dim() - 1)
-        g.mul_(factor.reshape(shape)).nan_to_num_(0.0, 0.0, 0.0)
-
-
-def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return make()
+def _clipped(gradient: Tensor, largest: float) -> Tensor:
+    """Scale the gradient `[seeds, parameters]` of each seed to at most `largest`; not finite becomes 0."""
+    norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+    return (gradient * (largest / norm.clamp(min=1e-12)).clamp(max=1.0)).nan_to_num(0.0, 0.0, 0.0)
 
 
 def _generator(task: DeviceTask, seed: int) -> torch.Generator:
@@ -203,17 +231,17 @@ def _generator(task: DeviceTask, seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(name * 1000 + seed)
 
 
-def _check_steps(schedule: Schedule) -> list[int]:
-    """Steps at which to validate, spaced evenly in the logarithm, the last step among them."""
-    first = max(1.0, schedule.steps / 50)
-    ratio = (schedule.steps / first) ** (1 / max(schedule.checks - 1, 1))
-    return sorted({round(first * ratio**i) for i in range(schedule.checks)})
+def _rates(schedule: Schedule, seeds: int) -> Tensor:
+    """Learning rate `[steps, seeds]`: linear over the first twentieth, then half a cosine."""
+    step = torch.arange(1, schedule.steps + 1, dtype=torch.float64)
+    warm = max(1, schedule.steps // 20)
+    progress = (step - warm) / max(schedule.steps - warm, 1)
+    factor = torch.where(step <= warm, step / warm, 0.01 + 0.99 * (1 + torch.cos(torch.pi * progress)) / 2)
+    highest = torch.tensor(schedule.learning_rate, dtype=torch.float64).expand(seeds)
+    return (factor[:, None] * highest).float()
 
 
-def _warm_cosine(step: int, steps: int) -> float:
-    """Factor on the learning rate: linear over the first twentieth, then half a cosine."""
-    warm = max(1, steps // 20)
-    if step <= warm:
-        return step / warm
-    progress = torch.tensor((step - warm) / max(steps - warm, 1))
-    return float(0.01 + 0.99 * (1 + torch.cos(torch.pi * progress)) / 2)
+def _corrections(steps: int) -> Tensor:
+    """What Adam divides its two moments by, `[steps, 2]`."""
+    step = torch.arange(1, steps + 1, dtype=torch.float64)[:, None]
+    return (1 - torch.tensor(BETAS, dtype=torch.float64) ** step).float()
