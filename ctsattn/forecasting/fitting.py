@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,9 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ctsattn.data.batch import Batch, TaskSpec
+from ctsattn.data.batch import TaskSpec
 from ctsattn.data.clock import Ticks
-from ctsattn.data.collate import Collator
 from ctsattn.data.errors import examples
 from ctsattn.data.schema import DataWarning, Schema
 from ctsattn.data.series import Ragged, SeriesStore, spans
@@ -22,6 +20,7 @@ from ctsattn.forecasting.predicting import predict_quantiles
 from ctsattn.forecasting.progress import ProgressLine
 from ctsattn.forecasting.sampling import PathCorrelation, fit_correlation, score_grid, to_scores
 from ctsattn.forecasting.state import Fitted
+from ctsattn.forecasting.streams import HeldOut, WindowStream
 from ctsattn.forecasting.training import Training, TrainingLog, TrainingWarning, own_randomness, train
 
 _MIN_HELD_OUT = 8  # truths below which a validation loss says too little to stop on
@@ -30,40 +29,6 @@ _MAX_VALIDATION = 512  # validation windows
 _WARM_UP_WINDOWS = 128  # windows of the closed-form part
 _WARM_UP_TARGETS = 1024  # the same, times targets
 _MAX_CORRELATION = 64  # windows from which the law of joint paths is learned
-
-
-@dataclass(frozen=True)
-class WindowStream:
-    """Endless random batches; each process of a distributed run draws its own share."""
-
-    windows: TrainingWindows
-    collator: Collator
-    batch_size: int
-    seed: int
-
-    def __iter__(self) -> Iterator[Batch]:
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        rank = torch.distributed.get_rank() if distributed else 0
-        world = torch.distributed.get_world_size() if distributed else 1
-        rng = np.random.default_rng([self.seed, rank])
-        size = max(1, self.batch_size // world)
-        while True:
-            yield self.collator(self.windows.store, self.windows.draw(size, rng), truth=True)
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Validation windows, collated anew in each round so that memory stays bounded."""
-
-    store: SeriesStore
-    windows: Windows
-    collator: Collator
-    batch_size: int
-
-    def __iter__(self) -> Iterator[Batch]:
-        for start in range(0, len(self.windows), self.batch_size):
-            rows = np.arange(start, min(start + self.batch_size, len(self.windows)))
-            yield self.collator(self.store, self.windows.take(rows), truth=True)
 
 
 def windows_after(store: SeriesStore, spec: TaskSpec, series: NDArray[np.int64], cutoff: Ticks) -> Windows:
@@ -227,7 +192,13 @@ def _train(
     held_out = None
     if split.held_out is not None and split.windows is not None:
         held_out = HeldOut(split.held_out, split.windows, fitted.collator, 2 * training.batch_size)
-    return train(network, stream, held_out, training, seed=seed, progress=ProgressLine() if verbose else None)
+    progress = ProgressLine() if verbose else None
+    name = ""
+    if training.checkpoint_dir is not None:
+        from ctsattn.forecasting.resuming import run_name  # it needs Lightning
+
+        name = run_name(network, fitted, (split.store, split.held_out), training, seed)
+    return train(network, stream, held_out, training, seed=seed, progress=progress, name=name)
 
 
 def _tell_of_short_series(store: SeriesStore, spec: TaskSpec) -> None:

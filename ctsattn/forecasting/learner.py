@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import lightning
@@ -13,6 +16,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch
+from ctsattn.forecasting.resuming import Checkpointing, RunFile, State
 from ctsattn.forecasting.training import Progress, Training, TrainingLog
 from ctsattn.losses import masked_mean
 
@@ -38,12 +42,88 @@ class Held:
         return (HeldBatch(batch) for batch in self.batches)
 
 
-def make_trainer(options: dict[str, Any], patience: int | None) -> lightning.Trainer:
-    """Build the Trainer, with early stopping on the validation loss when `patience` is given."""
+def run(
+    learner: Learner,
+    batches: Any,
+    validation: Iterable[Batch] | None,
+    options: dict[str, Any],
+    file: RunFile | None,
+) -> TrainingLog:
+    """Fit a learner, from its checkpoint where there is one, and keep what becomes of it.
+
+    Args:
+        learner: Holds the network, which is trained in place.
+        batches: Endless training batches.
+        validation: Batches to validate on, or None.
+        options: Arguments of `lightning.Trainer`; `default_root_dir` is a folder of this run alone.
+        file: Where to keep checkpoints, or None.
+
+    Returns:
+        The log of the run.
+    """
+    saved = None if file is None else file.read()
+    if saved is not None and learner.restore(saved, options["max_steps"]):
+        return learner.finish()
+    outcome = Path(options["default_root_dir"], "outcome.json")
+    learner.outcome = outcome
+    trainer = _make_trainer(learner, batches, validation, options, file, saved)
+    held = None if validation is None else Held(validation)
+    trainer.fit(learner, train_dataloaders=Held(batches), val_dataloaders=held)
+    # Processes that a strategy spawns end with what they know; only weights come back by themselves.
+    log = learner.log_of_run if learner.log_of_run is not None else _read_log(outcome)
+    if file is not None and trainer.is_global_zero:
+        file.write(finished_state(learner.network, log))
+    return log
+
+
+def _make_trainer(
+    learner: Learner,
+    batches: Any,
+    validation: Iterable[Batch] | None,
+    options: dict[str, Any],
+    file: RunFile | None,
+    saved: State | None,
+) -> lightning.Trainer:
+    """A Trainer that stops early where there is a validation, and keeps checkpoints where there is a file."""
+    options = dict(options)
     callbacks = list(options.pop("callbacks", None) or [])
-    if patience is not None:
+    patience = learner.training_options.patience
+    if validation is not None and patience is not None:
         callbacks.append(EarlyStopping("validation_loss", patience=patience, check_finite=False))
-    return lightning.Trainer(callbacks=callbacks, **options)
+    writer = None if file is None else Checkpointing(file, batches, validation is not None)
+    if writer is not None:
+        callbacks.append(writer)
+    if options["max_steps"] > 0:
+        options["max_steps"] -= learner.resumed_at
+    trainer = lightning.Trainer(callbacks=callbacks, **options)
+    if writer is not None and saved is not None:
+        _go_on(trainer, writer, batches, saved)
+    return trainer
+
+
+def _go_on(trainer: lightning.Trainer, writer: Checkpointing, batches: Any, saved: State) -> None:
+    """Let a new Trainer go on from a checkpoint."""
+    streams = saved[0]["streams"]
+    if len(streams) != trainer.world_size:
+        raise ValueError(
+            f"The checkpoint {str(writer.file.path)!r} was made by {len(streams)} processes, and this run "
+            f"has {trainer.world_size}. Go on with as many, or name another `checkpoint_dir` to start afresh."
+        )
+    writer.saved = saved
+    batches.start_from(saved[0]["batches"], streams[trainer.global_rank])
+
+
+def finished_state(network: nn.Module, log: TrainingLog) -> State:
+    """What is kept of a run that has ended: its weights and its log."""
+    numbers = [log.seconds, log.train_loss, math.nan if log.validation_loss is None else log.validation_loss]
+    header = {"finished": [log.steps, log.best_step, list(log.bad_series), log.resumed_at]}
+    tensors = {f"network/{k}": v for k, v in network.state_dict().items()}
+    return header, {**tensors, "numbers": torch.tensor(numbers, dtype=torch.float64)}
+
+
+def _read_log(path: Path) -> TrainingLog:
+    found = json.loads(path.read_text())
+    return TrainingLog(**{**found, "bad_series": tuple(found["bad_series"])})
 
 
 def mean_loss(network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -63,8 +143,11 @@ class Learner(lightning.LightningModule):
         self.training_options = training
         self.progress = progress
         self.started = time.perf_counter()
-        self.seconds = 0.0
         self.steps = 0
+        self.batches = 0
+        self.resumed_at = 0
+        self.log_of_run: TrainingLog | None = None
+        self.outcome: Path | None = None
         self.train_loss = math.nan
         self.best_loss: float | None = None
         self.best_step = 0
@@ -72,6 +155,11 @@ class Learner(lightning.LightningModule):
         self.good_weights: dict[str, Tensor] | None = None
         self.bad_series: tuple[int, ...] = ()
         self._validation = [0.0, 0.0]
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps since the beginning of the run, those before a break included."""
+        return self.global_step + self.resumed_at
 
     def configure_optimizers(self) -> Any:
         """AdamW, warmed up and then lowered along a cosine to a hundredth of the peak rate."""
@@ -96,6 +184,7 @@ class Learner(lightning.LightningModule):
 
     def training_step(self, held: HeldBatch, index: int) -> Tensor:
         """Mean loss per observed query; a loss that is not finite ends the run."""
+        self.batches += 1
         loss, _ = mean_loss(self.network, held.batch)
         finite = self.trainer.strategy.reduce_boolean_decision(bool(torch.isfinite(loss)), all=True)
         if not finite:
@@ -105,7 +194,7 @@ class Learner(lightning.LightningModule):
             return torch.stack([(p * 0.0).nan_to_num().sum() for p in self.network.parameters()]).sum()
         self.train_loss = float(loss.detach())
         self._keep_good_weights()
-        self.steps = self.global_step + 1
+        self.steps = self.step + 1
         return loss
 
     def _keep_good_weights(self) -> None:
@@ -136,13 +225,20 @@ class Learner(lightning.LightningModule):
         loss = float(sums[0] / sums[1].clamp(min=1))
         self.log("validation_loss", torch.tensor(loss if math.isfinite(loss) else math.inf))
         if math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
-            self.best_loss, self.best_step = loss, self.global_step
+            self.best_loss, self.best_step = loss, self.step
             self.best_weights = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
-        self._report(f"step {self.global_step}, validation loss {loss:.4g}", last=False)
+        self._report(f"step {self.step}, validation loss {loss:.4g}", last=False)
 
     def on_train_end(self) -> None:
         """Put the weights to keep in place and say how it went."""
-        self.seconds = time.perf_counter() - self.started
+        log = self.finish()
+        if self.outcome is not None and self.trainer.is_global_zero:
+            self.outcome.write_text(json.dumps(asdict(log)))
+
+    def finish(self) -> TrainingLog:
+        """Put the weights to keep in place, once, and write the log."""
+        if self.log_of_run is not None:
+            return self.log_of_run
         finite = all(bool(torch.isfinite(p).all()) for p in self.network.parameters())
         if self.best_weights is not None:
             self.network.load_state_dict(self.best_weights)
@@ -151,21 +247,69 @@ class Learner(lightning.LightningModule):
             self.best_step = max(0, self.steps - 1)
         else:
             self.best_step = self.steps
-        best = "" if self.best_loss is None else f", best validation loss {self.best_loss:.4g}"
-        kept = "" if self.best_step == self.steps else f", weights of step {self.best_step}"
-        self._report(f"{self.steps} steps in {self.seconds:.1f} s{best}{kept}", last=True)
-
-    def _report(self, text: str, *, last: bool) -> None:
-        if self.progress is not None and self.trainer.is_global_zero:
-            self.progress(f"ctsattn: {text}", last=last)
-
-    def log_of_run(self) -> TrainingLog:
-        """What happened, as plain numbers."""
-        return TrainingLog(
+        self.log_of_run = TrainingLog(
             steps=self.steps,
-            seconds=self.seconds,
+            seconds=time.perf_counter() - self.started,
             train_loss=self.train_loss,
             validation_loss=self.best_loss,
             best_step=self.best_step,
             bad_series=self.bad_series,
+            resumed_at=self.resumed_at,
         )
+        self._report(_in_words(self.log_of_run), last=True)
+        return self.log_of_run
+
+    def _report(self, text: str, *, last: bool) -> None:
+        trainer = self._trainer
+        if self.progress is not None and (trainer is None or trainer.is_global_zero):
+            self.progress(f"ctsattn: {text}", last=last)
+
+    def state(self) -> State:
+        """What a checkpoint keeps of this module."""
+        parts = {"network": self.network.state_dict(), "best": self.best_weights, "good": self.good_weights}
+        tensors = {
+            f"{part}/{name}": value.clone()
+            for part, values in parts.items()
+            for name, value in (values or {}).items()
+        }
+        best = math.nan if self.best_loss is None else self.best_loss
+        numbers = [time.perf_counter() - self.started, self.train_loss, best]
+        header = {
+            "steps": self.steps,
+            "batches": self.batches,
+            "best_step": self.best_step,
+            "stopping": self.trainer.should_stop,
+        }
+        return header, {**tensors, "numbers": torch.tensor(numbers, dtype=torch.float64)}
+
+    def restore(self, saved: State, max_steps: int) -> bool:
+        """Take on the state of a checkpoint; returns whether nothing is left to train."""
+        header, tensors = saved
+        seconds, self.train_loss, best = tensors["numbers"].tolist()
+        self.started -= seconds
+        self.network.load_state_dict(_under(tensors, "network/"))
+        self.best_loss = None if math.isnan(best) else best
+        if "finished" in header:
+            self.steps, self.best_step, bad, resumed_at = header["finished"]
+            self.log_of_run = TrainingLog(
+                self.steps, seconds, self.train_loss, self.best_loss, self.best_step, tuple(bad), resumed_at
+            )
+            self._report(f"{_in_words(self.log_of_run)}, read from the checkpoint", last=True)
+            return True
+        self.steps = self.resumed_at = header["steps"]
+        self.batches, self.best_step = header["batches"], header["best_step"]
+        self.best_weights = _under(tensors, "best/") or None
+        self.good_weights = _under(tensors, "good/") or None
+        self._report(f"goes on from the checkpoint of step {self.steps}", last=False)
+        return header["stopping"] or 0 < max_steps <= self.steps
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _in_words(log: TrainingLog) -> str:
+    best = "" if log.validation_loss is None else f", best validation loss {log.validation_loss:.4g}"
+    kept = "" if log.best_step == log.steps else f", weights of step {log.best_step}"
+    resumed = f", from step {log.resumed_at} after a break" if log.resumed_at else ""
+    return f"{log.steps} steps in {log.seconds:.1f} s{best}{kept}{resumed}"

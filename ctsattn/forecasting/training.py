@@ -66,6 +66,9 @@ class Training:
         devices: As in `lightning.Trainer`.
         strategy: As in `lightning.Trainer`.
         num_nodes: As in `lightning.Trainer`.
+        checkpoint_dir: Folder for checkpoints, written every `validate_every` steps. A `fit` with the same
+            data, options and `random_state` goes on from the latest one, to the same result as without the
+            break; a finished run is read and not trained again. None writes no file.
         trainer: Further arguments of `lightning.Trainer`, passed on as they are.
     """
 
@@ -84,6 +87,7 @@ class Training:
     devices: int | str | list[int] = 1
     strategy: str = "auto"
     num_nodes: int = 1
+    checkpoint_dir: str | os.PathLike[str] | None = None
     trainer: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -116,6 +120,7 @@ class TrainingLog:
         validation_loss: Best validation loss, None without validation.
         best_step: Step of the weights that were kept.
         bad_series: Series of the batch whose loss was not finite; empty when all went well.
+        resumed_at: Step of the checkpoint from which the run went on; 0 for a run without a break.
     """
 
     steps: int
@@ -124,6 +129,7 @@ class TrainingLog:
     validation_loss: float | None
     best_step: int
     bad_series: tuple[int, ...] = ()
+    resumed_at: int = 0
 
 
 @contextmanager
@@ -183,6 +189,7 @@ def train(
     *,
     seed: int,
     progress: Progress | None = None,
+    name: str = "",
 ) -> TrainingLog:
     """Train `network` in place with Lightning.
 
@@ -192,22 +199,27 @@ def train(
 
     Args:
         network: Module of the model seam: `network(batch)` are parameters for `network.head`.
-        batches: Endless training batches. Each process draws its own.
+        batches: Endless training batches. Each process draws its own. With `training.checkpoint_dir` it must
+            be a `resuming.ResumableStream`.
         validation: Batches to validate on, iterated anew at each round; None for no validation.
         training: The options.
         seed: Seed of dropout and of whatever else draws from torch during the run.
         progress: Called with the progress line at each validation round and at the end.
+        name: What tells this run from others in `training.checkpoint_dir`.
 
     Returns:
         The log of the run.
+
+    Raises:
+        ValueError: The checkpoint of this run is damaged, or was made by another number of processes.
     """
-    from ctsattn.forecasting.learner import Held, Learner, make_trainer
+    from ctsattn.forecasting.learner import Learner, run
+    from ctsattn.forecasting.resuming import RunFile
 
     learner = Learner(network, training, progress)
+    file = RunFile.of(training, name)
     with own_randomness(seed), _quiet_lightning(), tempfile.TemporaryDirectory() as folder:
         options = _trainer_options(training, validation is not None, folder)
-        trainer = make_trainer(options, training.patience if validation is not None else None)
-        held = None if validation is None else Held(validation)
-        trainer.fit(learner, train_dataloaders=Held(batches), val_dataloaders=held)
+        log = run(learner, batches, validation, options, file)
     network.eval()
-    return learner.log_of_run()
+    return log

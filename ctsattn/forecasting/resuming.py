@@ -1,0 +1,222 @@
+"""Checkpoints of a training run: what it takes to go on after a crash as if there had been none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import lightning
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ctsattn.data.series import SeriesStore
+from ctsattn.forecasting import checkpoint
+from ctsattn.forecasting.state import Fitted
+from ctsattn.forecasting.training import Training
+
+State = tuple[dict[str, Any], dict[str, Tensor]]
+_CHUNK = 1 << 22  # numbers that are hashed at once
+
+
+class ResumableStream(Protocol):
+    """Batches whose place can be written down."""
+
+    def state_before(self, number: int) -> dict[str, Any]:
+        """What JSON can hold of the generator before it draws batch `number`, one of the latest few."""
+        ...
+
+    def start_from(self, number: int, state: dict[str, Any]) -> None:
+        """Let the next iteration begin with batch `number`."""
+        ...
+
+
+def run_name(
+    network: nn.Module, fitted: Fitted, stores: Iterable[SeriesStore | None], training: Training, seed: int
+) -> str:
+    """Twelve hex digits that name a run by what decides its result: data, options, seed and first weights.
+
+    Callbacks, loggers and other objects among `training.trainer` do not count.
+    """
+    options = {k: v for k, v in asdict(training).items() if k not in ("checkpoint_dir", "trainer")}
+    plain = {k: v for k, v in training.trainer.items() if isinstance(v, (str, int, float, bool, type(None)))}
+    told = {
+        "options": options,
+        "trainer": plain,
+        "seed": seed,
+        "config": repr(fitted.config),
+        "spec": asdict(fitted.spec),
+        "schema": fitted.schema.to_json(),
+    }
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
+    for name, value in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    for store in stores:
+        digest.update(b"none" if store is None else store_digest(store).encode())
+    return digest.hexdigest()[:12]
+
+
+def store_digest(store: SeriesStore) -> str:
+    """SHA-256 of all numbers and ids of a store, read piece by piece."""
+    digest = hashlib.sha256(repr(store.source.clock).encode())
+    arrays = [store.static, store.static_codes]
+    for ragged in (store.past, store.known):
+        arrays += [ragged.times, ragged.values, ragged.indptr]
+    for array in arrays:
+        _update(digest, array)
+    for start in range(0, store.num_series, _CHUNK):
+        digest.update("\0".join(map(str, store.source.ids[start : start + _CHUNK])).encode())
+    return digest.hexdigest()
+
+
+def _update(digest: Any, array: NDArray[Any]) -> None:
+    digest.update(f"{array.dtype}{array.shape}".encode())
+    flat = array.reshape(-1)
+    for start in range(0, len(flat), _CHUNK):
+        digest.update(np.ascontiguousarray(flat[start : start + _CHUNK]).view(np.uint8))
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """The file of one run in the folder that the user named.
+
+    Attributes:
+        path: Where the latest checkpoint stands.
+        every: Steps between checkpoints.
+    """
+
+    path: Path
+    every: int
+
+    @staticmethod
+    def of(training: Training, name: str) -> RunFile | None:
+        """The file of a run, its folder made; None where no folder is named."""
+        if training.checkpoint_dir is None:
+            return None
+        folder = Path(training.checkpoint_dir)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise type(error)(
+                error.errno,
+                f"`Training.checkpoint_dir` {str(folder)!r} cannot be made: {error.strerror}. Name a folder "
+                "that you may write to.",
+            ) from error
+        return RunFile(folder / f"run-{name}.ctsattn", training.validate_every)
+
+    def read(self) -> State | None:
+        """The latest checkpoint, None where the run has not come so far.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+        return checkpoint.read(self.path) if self.path.exists() else None
+
+    def write(self, state: State) -> None:
+        """Replace the checkpoint; the older one stays whole until the new one is."""
+        checkpoint.write(self.path, *state)
+
+
+class Checkpointing(lightning.Callback):
+    """Writes a checkpoint after each validation round, or as often where there is none."""
+
+    def __init__(self, file: RunFile, stream: ResumableStream, validates: bool) -> None:
+        self.file = file
+        self.stream = stream
+        self.validates = validates
+        self.saved: State | None = None
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Put optimiser, schedule, precision and random states where they were."""
+        if self.saved is not None:
+            restore_trainer(trainer, self.saved)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Write after the round, when it is known whether it was the last."""
+        self._write(trainer, pl_module)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Write every so many steps when nothing is validated."""
+        if not self.validates and pl_module.steps and pl_module.steps % self.file.every == 0:
+            self._write(trainer, pl_module)
+
+    def _write(self, trainer: Any, pl_module: Any) -> None:
+        if pl_module.bad_series or pl_module.step != pl_module.steps:
+            return  # the last good checkpoint is the one to keep; half a step cannot be written down
+        processes = gathered(
+            {"stream": self.stream.state_before(pl_module.batches), "random": _random_states()}
+        )
+        if trainer.is_global_zero:
+            header, tensors = pl_module.state()
+            more, arrays = _trainer_state(trainer, processes)
+            self.file.write(({**header, **more}, {**tensors, **arrays}))
+
+
+def gathered(own: Any) -> list[Any]:
+    """What each process of a distributed run has, in the order of their ranks."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return [own]
+    found: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, own)
+    return found
+
+
+def _random_states() -> list[Tensor]:
+    """States of torch's generators: the processor's, then those of the GPUs."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return [torch.get_rng_state(), *cuda]
+
+
+def _trainer_state(trainer: Any, processes: list[dict[str, Any]]) -> State:
+    """What Lightning and torch keep outside the network."""
+    optimiser = trainer.optimizers[0].state_dict()
+    tensors = {
+        f"optimiser/{number}/{name}": value
+        for number, values in optimiser["state"].items()
+        for name, value in values.items()
+    }
+    for rank, process in enumerate(processes):
+        tensors |= {f"random/{rank}/{i}": state for i, state in enumerate(process["random"])}
+    header = {
+        "groups": optimiser["param_groups"],
+        "schedule": trainer.lr_scheduler_configs[0].scheduler.state_dict(),
+        "precision": trainer.precision_plugin.state_dict(),
+        "streams": [process["stream"] for process in processes],
+    }
+    stopping = trainer.early_stopping_callback
+    if stopping is not None:
+        tensors["best_score"] = stopping.best_score
+        header["waited"] = stopping.wait_count
+    return header, tensors
+
+
+def restore_trainer(trainer: Any, saved: State) -> None:
+    """Inverse of what the checkpoint keeps of the trainer, once its optimiser is there."""
+    header, tensors = saved
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimiser/"):
+            _, number, field = name.split("/")
+            state.setdefault(int(number), {})[field] = value
+    trainer.optimizers[0].load_state_dict({"state": state, "param_groups": header["groups"]})
+    trainer.lr_scheduler_configs[0].scheduler.load_state_dict(dict(header["schedule"]))
+    trainer.precision_plugin.load_state_dict(header["precision"])
+    stopping = trainer.early_stopping_callback
+    if stopping is not None and "waited" in header:
+        stopping.wait_count, stopping.best_score = header["waited"], tensors["best_score"]
+    _restore_random(tensors, trainer.global_rank)
+
+
+def _restore_random(tensors: Mapping[str, Tensor], rank: int) -> None:
+    torch.set_rng_state(tensors[f"random/{rank}/0"])
+    cuda = [tensors[key] for i in range(1, 65) if (key := f"random/{rank}/{i}") in tensors]
+    if cuda and torch.cuda.device_count() == len(cuda):
+        torch.cuda.set_rng_state_all(cuda)

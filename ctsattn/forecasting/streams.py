@@ -1,0 +1,82 @@
+"""Batches for training and validation: endless and random, or all of some windows; each process its share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ctsattn.data.batch import Batch
+from ctsattn.data.collate import Collator
+from ctsattn.data.series import SeriesStore
+from ctsattn.data.windows import TrainingWindows, Windows
+
+_KEPT = 8  # batches whose generator states are remembered; Lightning draws one or two ahead
+
+
+def place_among_processes() -> tuple[int, int]:
+    """Rank of this process, and how many take part in the run; 0 and 1 outside a distributed one."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+class WindowStream:
+    """Endless random batches; each process of a distributed run draws its own share.
+
+    Args:
+        windows: What may be drawn.
+        collator: Makes batches.
+        batch_size: Windows of a step, summed over processes.
+        seed: Of the draw.
+    """
+
+    def __init__(self, windows: TrainingWindows, collator: Collator, batch_size: int, seed: int) -> None:
+        self.windows = windows
+        self.collator = collator
+        self.batch_size = batch_size
+        self.seed = seed
+        self._begin: tuple[int, Any] = (0, None)
+        self._states: dict[int, Any] = {}
+
+    def __iter__(self) -> Iterator[Batch]:
+        rank, world = place_among_processes()
+        rng = np.random.default_rng([self.seed, rank])
+        number, state = self._begin
+        if state is not None:
+            rng.bit_generator.state = state
+        self._states = {number: rng.bit_generator.state}
+        size = max(1, self.batch_size // world)
+        while True:
+            drawn = self.windows.draw(size, rng)
+            number += 1
+            self._states[number] = rng.bit_generator.state
+            self._states.pop(number - _KEPT, None)
+            yield self.collator(self.windows.store, drawn, truth=True)
+
+    def state_before(self, number: int) -> dict[str, Any]:
+        """What JSON can hold of the generator before it draws batch `number`, one of the latest few."""
+        return self._states[number]
+
+    def start_from(self, number: int, state: dict[str, Any]) -> None:
+        """Let the next iteration begin with batch `number`."""
+        self._begin = (number, state)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Validation windows, collated anew in each round to bound memory; each process has a part."""
+
+    store: SeriesStore
+    windows: Windows
+    collator: Collator
+    batch_size: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        rank, world = place_among_processes()
+        for start in range(rank * self.batch_size, len(self.windows), world * self.batch_size):
+            rows = np.arange(start, min(start + self.batch_size, len(self.windows)))
+            yield self.collator(self.store, self.windows.take(rows), truth=True)
