@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,29 +58,35 @@ class Clock:
         """Whether times of another kind can be put on this clock: numbers of either kind can."""
         return kind == self.kind or {kind, self.kind} <= {"integer", "float"}
 
-    def convert(self, ticks: Ticks, other: Clock) -> Ticks:
+    def convert(self, ticks: Ticks, other: Clock, name: Hashable = "times") -> Ticks:
         """Express ticks of `other` in ticks of this clock.
 
         Times without a zone are read on the wall clock of this one's zone, if it has one.
 
+        Args:
+            ticks: Times of the other clock.
+            other: That clock.
+            name: Column they came from, for messages.
+
         Raises:
             TypeError: If the kinds differ, or only the other clock has a zone.
-            ValueError: If a time without a zone is skipped or repeated by a change of clocks.
+            ValueError: If times are finer than this clock's ticks, or a time without a zone is skipped or
+                repeated by a change of clocks.
         """
         if not self.agrees(other.kind):
             raise TypeError(
-                f"Times of kind {other.kind} ({other.dtype}) were given, but the clock of the history is "
-                f"{self.kind} ({self.dtype}). Give times of the same kind as the history."
+                f"Times of kind {other.kind} ({other.dtype}) were given in {name!r}, but the clock of the "
+                f"history is {self.kind} ({self.dtype}). Give times of the same kind as the history."
             )
         if other.zone is not None and self.zone is None and self.kind == "datetime":
             raise TypeError(
-                f"Times in zone {other.zone} were given, but those of the history have no zone. Give both a "
-                f"zone, or neither: times.tz_convert(None)."
+                f"Times in zone {other.zone} were given in {name!r}, but those of the history have no "
+                f"zone. Give both a zone, or neither: times.tz_convert(None)."
             )
         if other.per_second < self.per_second:
             ticks = ticks * (self.per_second // other.per_second)
         elif other.per_second > self.per_second:
-            ticks = ticks // (other.per_second // self.per_second)
+            ticks = _coarser(ticks, other.per_second // self.per_second, name)
         if other.kind == "datetime" and other.zone is None and self.zone is not None:
             return _localise(ticks, self)
         return ticks
@@ -122,6 +129,16 @@ class Clock:
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values."""
         return self.__dict__.copy()
+
+
+def _coarser(ticks: Ticks, factor: int, name: Hashable) -> Ticks:
+    finer = int((ticks % factor != 0).sum())
+    if finer:
+        raise ValueError(
+            f"{finer} time(s) in {name!r} have nanoseconds, but the history counts microseconds. "
+            f"Round them: times.round('us'); or give a history in nanoseconds."
+        )
+    return ticks // factor
 
 
 def _localise(ticks: Ticks, clock: Clock) -> Ticks:

@@ -217,7 +217,7 @@ def read_rows(df: Any, source: Source) -> Rows | None:
         return None
     table, found, _ = recognise(df, replace(source.columns, past=(), future=()), need_targets=False)
     ticks, clock = read_times(table[found.time], found.time)
-    ticks = source.clock.convert(ticks, clock)
+    ticks = source.clock.convert(ticks, clock, found.time)
     if found.id is None:
         return _for_every_series(ticks, _rest(table, found), len(source.ids))
     codes, uniques = _read_ids(table, found)

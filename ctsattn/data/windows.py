@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ctsattn.data.batch import TaskSpec
 from ctsattn.data.clock import Ticks
+from ctsattn.data.errors import examples
 from ctsattn.data.series import Ragged, SeriesStore, spans
 
 MIN_TOKENS = 16  # observations of a channel that a window shows even where the lookback holds fewer
@@ -214,15 +215,20 @@ class TrainingWindows:
             ValueError: If no series has two observations within the horizon of one another.
         """
         if not self._cutoffs.size:
+            targets = examples(self.store.source.columns.targets)
             raise ValueError(
-                f"There is nothing to train on: no series has an observation within the horizon "
-                f"({self.spec.horizon:.6g} model units) after another. Give longer series or horizons."
+                f"There is nothing to train on: no series has an observation of {targets} within the horizon "
+                f"({self._horizon_text()}) after another. Give longer series or horizons."
             )
         odds, begin = self._odds
         series = np.searchsorted(odds, rng.random(count), side="right")
         number = begin[series] + (rng.random(count) * (begin[series + 1] - begin[series])).astype(np.int64)
         drawn = self._thin(self.every(self._cutoffs[np.sort(number)]), rng)
         return self._hide(drawn, rng) if self.impute > 0 else drawn
+
+    def _horizon_text(self) -> str:
+        units = "s" if self.store.source.clock.is_physical else "units of its clock"
+        return f"{self.spec.horizon * self.spec.time_unit:.6g} {units}"
 
     def _ahead(self, series: NDArray[np.int64], cutoff: Ticks) -> Ragged:
         """Times within the horizon after each cutoff at which a target was observed."""

@@ -150,8 +150,8 @@ def _with_starts(store: SeriesStore) -> SeriesStore:
         return store
     if not store.has_history.any():
         raise ValueError(
-            "No series has an observation, so steps ahead have no start. Ask for timestamps: "
-            "predict(times=[...])."
+            f"No series has an observation of {examples(store.source.columns.targets)}, so steps ahead "
+            f"have no start. Ask for timestamps: predict(times=[...])."
         )
     started = replace(store)
     last = np.array(store.last_target)
@@ -169,7 +169,7 @@ def with_known(store: SeriesStore, schema: Schema, future: Rows | None) -> Serie
     if len(absent) == len(features):
         raise ValueError(
             f"`future_df` has none of the known-future covariates {examples(absent, 8)}; it has "
-            f"{examples(future.columns, 8)}."
+            f"{examples(future.columns, 8) or 'only ids and times'}. Add them, or fit without future_cols."
         )
     nothing = pd.Series([], dtype=float)
     columns = {f.name: nothing for f in schema.features if f.role not in (STATIC, "ignored")}

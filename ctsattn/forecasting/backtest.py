@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ctsattn.data.building import build_store, learn_schema
 from ctsattn.data.clock import Ticks
+from ctsattn.data.errors import examples
 from ctsattn.data.frame import Panel, Rows
 from ctsattn.data.schema import FUTURE, IGNORED, PAST, STATIC, Schema
 from ctsattn.data.series import Ragged, SeriesStore, spans
@@ -84,7 +85,7 @@ def choose_cutoffs(
     if cutoffs is not None:
         column = pd.Series(list(cutoffs) if np.ndim(cutoffs) else [cutoffs])
         ticks, clock = read_times(column, "cutoffs")
-        moments = np.unique(store.source.clock.convert(ticks, clock))
+        moments = np.unique(store.source.clock.convert(ticks, clock, "cutoffs"))
         return [np.full(store.num_series, tick, store.end.dtype) for tick in moments]
     if n_windows is not None and (
         isinstance(n_windows, bool) or not isinstance(n_windows, (int, np.integer)) or n_windows < 1
@@ -128,7 +129,11 @@ def panel_until(panel: Panel, cutoff: Ticks) -> Panel:
     """A panel that knows nothing of targets and past covariates after the cutoff of each series."""
     rows, past = rows_until(panel.rows, cutoff), rows_until(panel.past, cutoff)
     if rows is None or not len(rows.ticks):
-        raise ValueError("No observation precedes the first cutoff. Use fewer windows, or later cutoffs.")
+        begin = panel.source.clock.restore(panel.rows.ticks[[panel.rows.ticks.argmin()]]).iloc[0]
+        raise ValueError(
+            f"No observation precedes the first cutoff: column {panel.source.columns.time!r} begins at "
+            f"{begin}. Use fewer windows, a shorter horizon, or later cutoffs."
+        )
     return replace(panel, rows=rows, past=past)
 
 
@@ -203,8 +208,8 @@ class CrossValidation:
         cutoff = np.concatenate([c for _, c, _, _ in parts])
         if not len(series):
             raise ValueError(
-                "No series has observations both before and after a cutoff. Use fewer windows, or a shorter "
-                "horizon."
+                f"No series has observations of {examples(store.source.columns.targets)} both before and "
+                f"after a cutoff. Use fewer windows, or a shorter horizon."
             )
         order = np.lexsort((ticks, cutoff, series))
         values = np.concatenate([v for *_, v, _ in parts])[order]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ctsattn import metrics
 from ctsattn.data.batch import TaskSpec
+from ctsattn.data.errors import examples
 from ctsattn.data.series import SeriesStore, spans
 from ctsattn.data.windows import Windows, answer_windows
 from ctsattn.forecasting.asking import Queries
@@ -45,8 +46,9 @@ def learn_calibration(
     windows = calibration_windows(fitted, store)
     if not len(windows.times):
         raise ValueError(
-            "There is no held-out observation to calibrate on: of series that were trained on, only cutoffs "
-            "after the end of their training data count. Pass later data, or series that are new."
+            f"There is no held-out observation of {examples(store.source.columns.targets)} to "
+            f"calibrate on: of series that were trained on, only cutoffs after the end of their training "
+            f"data count. Pass later data, or series that are new."
         )
     grid = np.unique([*GRID, *levels])
     bare = Fitted(**{**fitted.__dict__, "calibration": None})
@@ -103,7 +105,9 @@ def score(fitted: Fitted, store: SeriesStore, accelerator: str) -> float:
     windows = last_horizon(store, fitted.spec)
     if not len(windows.times):
         raise ValueError(
-            "No series has observations both before and within its last horizon: there is nothing to score."
+            f"No series has observations of {examples(store.source.columns.targets)} both before and "
+            f"within its last horizon: there is nothing to score. Give a longer history, or fit with a "
+            f"shorter horizon."
         )
     names = asked_quantiles(None, _DECILES)
     grid = np.array(_DECILES)
