@@ -58,7 +58,7 @@ def make_forecaster(seed: int = 0, *, verbose: bool = True) -> Forecaster:
     return Forecaster(
         horizon=_HELD_OUT,
         model=ContinuousTransformer.small(patch=12),
-        training=Training(max_steps=200, learning_rate=1e-3, batch_size=16),
+        training=Training(max_steps=150, learning_rate=1e-3, batch_size=16, accelerator="cpu"),
         random_state=seed,
         verbose=verbose,
     )

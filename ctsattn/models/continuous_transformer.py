@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -146,9 +147,9 @@ class ContinuousTransformerNetwork(nn.Module):
             is_causal=config.is_causal,
         )
 
-    def warm_up(self, batch: Batch) -> None:
-        """Fit the mixture of anchors and one spread to a batch with truths; called once, before training."""
-        spread = self.linear.start(batch, self.head)
+    def warm_up(self, batches: Sequence[Batch]) -> None:
+        """Fit the linear path and one spread to windows with truths; called once, before training."""
+        spread = self.linear.start(batches, self.head)
         with torch.no_grad():
             self.out.bias[1:] = spread
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,9 +59,9 @@ class LinearNetwork(nn.Module):
             torch.zeros(spec.num_targets, self.head.num_params - 1, TimeFeatures.num_features)
         )
 
-    def warm_up(self, batch: Batch) -> None:
-        """Fit the mixture of anchors and one spread to a batch with truths; called once, before training."""
-        spread = self.linear.start(batch, self.head)
+    def warm_up(self, batches: Sequence[Batch]) -> None:
+        """Fit the linear path and one spread to windows with truths; called once, before training."""
+        spread = self.linear.start(batches, self.head)
         with torch.no_grad():
             self.spread[..., 0] = spread  # the first feature is constant
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.losses import masked_mean
 from ctsattn.models import anchors
-from ctsattn.models.path import resample
+from ctsattn.models.kernel import KernelRows, LearnedKernel
 from ctsattn.nn import Head
 
 Anchor = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _LOGIT_GAIN = 10.0  # lets a few hundred steps of Adam choose between anchors
-_MAX_NODES = 512  # of the past and of the future in the learned kernel
 _MAX_PERIODS = 3
 _START_STEPS = 60  # of L-BFGS, for the mixture alone
 _START_RIDGE = 1e-3  # keeps anchors that hardly matter near where they start
@@ -77,41 +76,6 @@ class TimeFeatures(nn.Module):
         return torch.cat([plain, waves.cos(), waves.sin()], dim=-1)
 
 
-class LearnedKernel(nn.Module):
-    r"""Learned weights of every past moment for every future moment, $\int W(T, s)\,(x(s) - \bar x)\,ds$.
-
-    $W$ is held at evenly spaced nodes of past and future and starts at 0; the past is brought to its nodes by
-    `resample`, the answer to the query by straight lines. On a regular grid it is an ordinary linear layer.
-
-    Args:
-        spec: Task, for look-back, horizon and gap.
-        dropout: Share of past nodes dropped in training.
-    """
-
-    def __init__(self, spec: TaskSpec, dropout: float = 0.0) -> None:
-        super().__init__()
-        past = int(min(max(round(spec.lookback / spec.median_gap), 2), _MAX_NODES))
-        future = int(min(max(round(spec.horizon / spec.median_gap), 1), _MAX_NODES))
-        past_gap = spec.median_gap if past < _MAX_NODES else spec.lookback / past
-        self.future_gap = spec.horizon / future
-        self.nodes: Tensor
-        self.register_buffer("nodes", past_gap * torch.arange(1.0 - past, 1.0), persistent=False)
-        self.weight = nn.Parameter(torch.zeros(future, past))
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
-        """Correction `[batch, channels, queries]` at the times `at` `[batch, queries]`; 0 in the past."""
-        path, _ = resample(times, values, mask, self.nodes.to(times))
-        path = self.dropout(path - path.mean(dim=-1, keepdim=True))
-        answer = nn.functional.pad(path @ self.weight.mT, (1, 0))
-        place = (at / self.future_gap).clamp(0, len(self.weight))
-        lower = place.floor().clamp(max=len(self.weight) - 1)
-        index = lower.long().unsqueeze(1).expand(-1, values.shape[1], -1)
-        return torch.lerp(
-            answer.gather(-1, index), answer.gather(-1, index + 1), (place - lower).unsqueeze(1)
-        )
-
-
 class LinearPath(nn.Module):
     """Convex mixture of anchors, by elapsed time and channel, plus the learned kernel.
 
@@ -124,7 +88,7 @@ class LinearPath(nn.Module):
 
     def __init__(self, spec: TaskSpec, dropout: float = 0.0, with_level: bool = False) -> None:
         super().__init__()
-        self.anchors = task_anchors(spec)
+        self.anchors, self.time_unit = task_anchors(spec), spec.time_unit
         self.num_anchors = len(self.anchors) + with_level
         self.features = TimeFeatures(spec)
         self.level = nn.Parameter(torch.zeros(spec.num_targets)) if with_level else None
@@ -167,44 +131,83 @@ class LinearPath(nn.Module):
         logits = _LOGIT_GAIN * torch.einsum("bqf,taf->btqa", features, self.mixture)
         return (logits if gate is None else logits + gate).softmax(dim=-1)
 
-    def start(self, batch: Batch, head: Head) -> Tensor:
-        """Fit the mixture to windows with known truths, before anything else is trained.
+    def start(self, batches: Sequence[Batch], head: Head) -> Tensor:
+        """Fit the path to windows with known truths, before anything else is trained.
 
         What the anchors say does not change in training, so their mixture and one spread around it are a
-        small smooth problem, solved here to the end. Stochastic steps would take hundreds to get there, and
-        meanwhile the rest of a network would learn to mend what the mixture lacks.
+        small smooth problem, solved here on the first batch; then the kernel is a ridge regression of what
+        they leave, on all batches. Stochastic steps would take hundreds to get there, and meanwhile the rest
+        of a network would learn to mend what the path lacks.
 
         Args:
-            batch: Windows with truths.
+            batches: Windows with truths.
             head: The head that turns location and spread into a loss.
 
         Returns:
             Raw parameters of the spread, `[params - 1]`.
         """
+        with torch.no_grad():
+            features = [self.features(batch.future_times) for batch in batches]
+            said = [self._candidates(*self._past(batch), batch.future_times) for batch in batches]
+        spread = said[0].new_zeros(head.num_params - 1, requires_grad=True)
+        begin = self.mixture.detach().clone()
+
+        def mixed(i: int = 0) -> Tensor:
+            return (self._weights(features[i]) * said[i]).sum(dim=-1)
+
+        def held_back(loss: Tensor) -> Tensor:
+            return loss + _START_RIDGE * (self.mixture - begin).square().sum()
+
+        settled = _minimise(
+            [self.mixture, spread], lambda: held_back(_loss(head, mixed(), spread, batches[0]))
+        )
+        if not settled:
+            return spread.detach()
+        with torch.no_grad():
+            cutoffs = torch.cat([batch.cutoff for batch in batches]) / self.time_unit
+            self.kernel.solve((self._rows(batch, mixed(i)) for i, batch in enumerate(batches)), cutoffs)
+            first = batches[0]
+            line = mixed() + self.kernel.answer(self.kernel.path(*self._past(first)), first.future_times)
+        _minimise([spread], lambda: _loss(head, line, spread, first))
+        return spread.detach()
+
+    def _past(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Times, values and mask of the targets."""
         past = (batch.past_times, batch.past_values, batch.past_mask)
         times, values, mask = (x[:, : len(self.mixture)] for x in past)
-        with torch.no_grad():
-            features = self.features(batch.future_times)
-            candidates = self._candidates(times, values, mask, batch.future_times)
-        spread = candidates.new_zeros(head.num_params - 1, requires_grad=True)
-        begin = self.mixture.detach().clone()
-        optimiser = torch.optim.LBFGS(
-            [self.mixture, spread], max_iter=_START_STEPS, line_search_fn="strong_wolfe"
-        )
+        return times, values, mask
 
-        def closure() -> Tensor:
-            optimiser.zero_grad()
-            line = (self._weights(features) * candidates).sum(dim=-1, keepdim=True)
-            params = torch.cat([line, spread.expand(*line.shape[:-1], -1)], dim=-1)
-            loss = masked_mean(head.loss(params, batch.future_values), batch.future_observed)
-            loss = loss + _START_RIDGE * (self.mixture - begin).square().sum()
-            loss.backward()
-            return loss
+    def _rows(self, batch: Batch, line: Tensor) -> KernelRows:
+        """What a batch says about the kernel once the anchors have spoken."""
+        observed = batch.future_observed & batch.future_mask[:, None]
+        path = self.kernel.path(*self._past(batch))
+        clock = batch.cutoff / self.time_unit
+        return self.kernel.rows(path, batch.future_values - line, observed, batch.future_times, clock)
 
-        optimiser.step(closure)
+
+def _loss(head: Head, line: Tensor, spread: Tensor, batch: Batch) -> Tensor:
+    """Mean loss of a location with one spread for all."""
+    params = torch.cat([line.unsqueeze(-1), spread.expand(*line.shape, -1)], dim=-1)
+    observed = batch.future_observed & batch.future_mask[:, None]
+    return masked_mean(head.loss(params, batch.future_values), observed)
+
+
+def _minimise(parameters: list[Tensor], objective: Callable[[], Tensor]) -> bool:
+    """Minimise a smooth function by L-BFGS; False, with all as it was, when it leads nowhere finite."""
+    begin = [parameter.detach().clone() for parameter in parameters]
+    optimiser = torch.optim.LBFGS(parameters, max_iter=_START_STEPS, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
         optimiser.zero_grad()
+        loss = objective()
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    optimiser.zero_grad()
+    finite = all(bool(parameter.isfinite().all()) for parameter in parameters)
+    if not finite:
         with torch.no_grad():
-            if not (self.mixture.isfinite().all() and spread.isfinite().all()):
-                self.mixture.copy_(begin)
-                spread.zero_()
-        return spread.detach()
+            for parameter, before in zip(parameters, begin, strict=True):
+                parameter.copy_(before)
+    return finite

@@ -6,6 +6,7 @@ import resource
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ from experiments.benchmarks.plan import Run
 from experiments.benchmarks.scores import competition_scores
 from experiments.benchmarks.tasks import Rounds, Task, record_task, row_task
 
+_WARM_UP_BATCHES = 16  # of windows from which the closed-form part is learned
+_WARM_UP_WINDOWS = 1024  # channels' windows in each
+_WARM_UP_SEED = 2**16  # apart from the seeds of training
 _QUANTILES = tuple(np.round(np.arange(0.1, 0.91, 0.1), 1))
 
 
@@ -113,6 +117,7 @@ def _tabular(run: Run) -> Outcome:
     log = None
     started = time.perf_counter()
     if getattr(network, "trainable", True):
+        _warm_up(network, task, run.seed)
         held = Rounds(task, EVALUATED) if training.patience is not None else None
         batches = _Stream(task, training.batch_size, run.seed)
         log = train(network, batches, held, training, seed=run.seed)
@@ -124,6 +129,15 @@ def _tabular(run: Run) -> Outcome:
     predicted = time.perf_counter() - validated
     params = sum(p.numel() for p in network.parameters() if p.requires_grad)
     return Outcome(scores, fitted - started if log else 0.0, predicted, params, log.steps if log else 0)
+
+
+def _warm_up(network: nn.Module, task: Task, seed: int) -> None:
+    """The closed-form start that `Forecaster.fit` gives a network which has one."""
+    warm_up: Any = getattr(network, "warm_up", None)
+    if warm_up is not None:
+        size = max(8, _WARM_UP_WINDOWS // task.spec.num_targets)
+        with own_randomness(seed):
+            warm_up(list(islice(task.training(size, seed + _WARM_UP_SEED), _WARM_UP_BATCHES)))
 
 
 @dataclass(frozen=True)
