@@ -51,23 +51,35 @@ class Plan:
     def shape(self, name: str) -> Shape:
         """How the windows of a data set are cut."""
         facts = self.sets[name]
-        return Shape(facts["lookback"], facts["horizon"], tuple(facts.get("variables", ())))
+        most = self.tables.get("windows", {"most": Shape.most})["most"]
+        return Shape(facts["lookback"], facts["horizon"], tuple(facts.get("variables", ())), tuple(most))
 
     def conditions(self, name: str) -> list[str]:
         """Conditions that a data set is tested under."""
         if self.sets[name]["native"]:
             return ["all"]
         table = self.tables["conditions"]
-        return [*table["regular"], *table["irregular"], *table["unseen"]]
+        return [
+            name for group in ("regular", "irregular", "unseen", "clocks") for name in table.get(group, ())
+        ]
+
+    def imputes(self, arm: str) -> bool:
+        """Whether an arm interpolates what it is shown to a regular grid first."""
+        return arm in self.tables["study"].get("imputed", ())
+
+    def rate(self, name: str, regime: str) -> float:
+        """Learning rate that softmax did best with on validation; see `pilot.py`."""
+        return self.tables["rates"][name][regime]
 
     def design(self, **changes: Any) -> Design:
         """The network, with changes that an experiment makes."""
         return Design(**{**self.tables["design"], **changes})
 
-    def schedule(self, learning_rate: float, regime: str) -> Schedule:
-        """The training, at a learning rate and in a regime."""
+    def schedule(self, name: str, regime: str, learning_rate: float | tuple[float, ...]) -> Schedule:
+        """The training on a data set in a regime; what is irregular by nature is never thinned."""
         facts = {k: v for k, v in self.tables["schedule"].items() if k != "learning_rates"}
-        return Schedule(**facts, learning_rate=learning_rate, thinned=regime == "thinned")
+        thinned = regime == "thinned" and not self.sets[name]["native"]
+        return Schedule(**facts, learning_rate=learning_rate, thinned=thinned)
 
 
 def freeze(plan: Path = PLAN, record: Path = FROZEN) -> dict[str, str]:

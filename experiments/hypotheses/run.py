@@ -1,7 +1,8 @@
 """Run cells of the study, each with all its seeds at once: `python -m experiments.hypotheses.run --help`.
 
-A cell is a data set, an arm, a regime of training and a kind of positions. Finished cells are skipped, so
-that the study can be run in pieces; a piece begins no cell after `--minutes`.
+Finished cells are skipped, so that the study can be run in pieces; a piece begins no cell after `--minutes`.
+Several worker processes share the device. A piece adds to three files: `main.csv` has a row for each cell,
+condition and seed, `curves.csv` one for each cell and seed, `cells.csv` one for each cell.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -24,163 +26,133 @@ import torch
 from torch import nn
 
 from ctsattn import __version__
-from ctsattn.datasets.sampling import irregularity
-from ctsattn.datasets.splits import FractionSplit
 from experiments.hypotheses.backbone import Backbone
-from experiments.hypotheses.plan import Plan, check_frozen
-from experiments.hypotheses.tasks import DeviceTask, Task, Windows, build, condition_mask
-from experiments.hypotheses.training import Fitted, predict, squared_error, train
+from experiments.hypotheses.cells import Cell, cells
+from experiments.hypotheses.evaluation import evaluate, windows_under
+from experiments.hypotheses.plan import PLAN, Plan, check_frozen
+from experiments.hypotheses.pool import share_out
+from experiments.hypotheses.prepared import load_task
+from experiments.hypotheses.tasks import DeviceTask, Windows
+from experiments.hypotheses.training import Fitted, train
 
 RESULTS = Path(__file__).parent / "results"
-COLUMNS = [
+COLUMNS = [  # of rows in long form, which the smaller experiments write
     *("experiment", "arm", "data", "model", "mixer", "lookback", "horizon", "condition", "seed", "split"),
     *("metric", "value", "step", "irregularity", "fit_seconds", "predict_seconds", "peak_mib", "params"),
     *("config_hash", "commit", "versions", "device"),
 ]
 KEY = ["experiment", "arm", "data"]
-BLOCKS = 12  # stretches of test windows whose errors are stored apart, for the bootstrap over time
+Rows = dict[str, list[dict[str, Any]]]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One training of all seeds.
+class Bench:
+    """What a worker keeps between cells: the plan, and the data on the device.
 
-    Attributes:
-        data: Name of the data set; with the ending `-shuffled` its negative control.
-        arm: Arm of the plan.
-        regime: "regular" or "thinned".
-        positions: "time" or "none".
+    Args:
+        plan: The plan.
+        device: Where to run.
+        tasks: Folder of prepared tasks; None: they are cut from the data sets.
     """
 
-    data: str
-    arm: str
-    regime: str
-    positions: str
+    def __init__(self, plan: Plan, device: str, tasks: Path | None = None) -> None:
+        self.plan, self.device, self._folder = plan, torch.device(device), tasks
+        self._tasks: dict[str, DeviceTask] = {}
+        self._shown: dict[str, dict[str, Windows]] = {}
 
-    @property
-    def experiment(self) -> str:
-        """Name of the experiment in the rows."""
-        return f"main-{self.regime}-{self.positions}"
+    def task(self, name: str) -> DeviceTask:
+        """The task of a data set or of its control."""
+        if name not in self._tasks:
+            self._tasks[name] = DeviceTask(load_task(self.plan, name, self._folder), self.device)
+        return self._tasks[name]
 
+    def validation(self, name: str) -> Windows:
+        """The windows that training chooses by."""
+        task = self.task(name)
+        return task.windows(torch.as_tensor(task.task.cuts["val"], device=self.device))
 
-def cells(plan: Plan, only: argparse.Namespace) -> Iterator[Cell]:
-    """All cells of the plan, the primary ones first, as far as the command line wants them."""
-    study = plan.tables["study"]
-    for positions in study["positions"]:
-        for data, facts in plan.sets.items():
-            for regime in ["thinned"] if facts["native"] else study["regimes"]:
-                for name in [data, f"{data}-shuffled"] if regime == "regular" else [data]:
-                    for arm in plan.arms if name == data else ("A0", "A3", "A4"):
-                        wanted = {"data": name, "arm": arm, "regime": regime, "positions": positions}
-                        if all(
-                            not getattr(only, key) or value in getattr(only, key)
-                            for key, value in wanted.items()
-                        ):
-                            yield Cell(**wanted)
+    def shown(self, cell: Cell) -> dict[str, Windows]:
+        """The test windows under each condition of the plan."""
+        if cell.data not in self._shown:
+            self._shown[cell.data] = windows_under(self.task(cell.data), self.plan.conditions(cell.plain))
+        return self._shown[cell.data]
 
-
-def wanted(cell: Cell, only: argparse.Namespace) -> bool:
-    """Whether the command line asks for a cell; an empty list asks for all."""
-    return all(
-        not getattr(only, name) or value in getattr(only, name) for name, value in asdict(cell).items()
-    )
-
-
-def load_task(plan: Plan, name: str) -> Task:
-    """The task of a data set, or of its shuffled control."""
-    plain = name.removesuffix("-shuffled")
-    split = FractionSplit() if plan.sets[plain].get("split") == "fractions" else None
-    task = build(plain, plan.shape(plain), split)
-    return task if plain == name else task.shuffle()
+    def fit(self, cell: Cell, rate: float | tuple[float, ...], seeds: list[int]) -> tuple[nn.Module, Fitted]:
+        """Train all seeds of a cell."""
+        plan, task = self.plan, self.task(cell.data)
+        design, lookback = plan.design(positions=cell.positions), task.task.shape.lookback
+        mixer, imputes = plan.arms[cell.arm], plan.imputes(cell.arm)
+        schedule = plan.schedule(cell.plain, cell.regime, rate)
+        return train(
+            lambda: Backbone(mixer, design, lookback, imputes),
+            task,
+            schedule,
+            seeds,
+            self.validation(cell.data),
+        )
 
 
-def fit(
-    plan: Plan, cell: Cell, task: DeviceTask, learning_rate: float, seeds: list[int]
-) -> tuple[nn.Module, Fitted]:
-    """Train all seeds of a cell."""
-    lookback, design = task.task.shape.lookback, plan.design(positions=cell.positions)
-    validation = task.windows(torch.as_tensor(task.task.cuts["val"], device=task.device))
-    schedule = plan.schedule(
-        learning_rate, "regular" if plan.sets[cell.data.removesuffix("-shuffled")]["native"] else cell.regime
-    )
-    return train(lambda: Backbone(plan.arms[cell.arm], design, lookback), task, schedule, seeds, validation)
-
-
-def choose_rate(plan: Plan, cell: Cell, task: DeviceTask, known: dict[tuple[str, str], float]) -> float:
-    """Learning rate that softmax does best with on validation, for a data set and a regime; found once."""
-    key = (cell.data.removesuffix("-shuffled"), cell.regime)
-    if key not in known:
-        baseline = Cell(key[0], "A0", cell.regime, "time")
-        source = task if not task.task.shuffled else DeviceTask(load_task(plan, key[0]), task.device)
-        losses = {}
-        for rate in plan.tables["schedule"]["learning_rates"]:
-            _, fitted = fit(plan, baseline, source, rate, plan.tables["study"]["seeds"][:2])
-            losses[rate] = float(fitted.curve.min(dim=0).values.mean())
-        known[key] = min(losses, key=lambda rate: losses[rate])
-    return known[key]
-
-
-def evaluate(
-    plan: Plan, cell: Cell, task: DeviceTask, skeleton: nn.Module, fitted: Fitted, seeds: list[int]
-) -> Iterator[dict[str, Any]]:
-    """Errors of every seed under every condition, the whole and in `BLOCKS` stretches."""
-    shown = task.windows(torch.as_tensor(task.task.cuts["test"], device=task.device))
-    for condition in plan.conditions(cell.data.removesuffix("-shuffled")):
-        thin = shown if condition == "all" else shown.thin(condition_mask(condition, shown, seed=0))
-        begin = time.perf_counter()
-        forecast = predict(skeleton, fitted.parameters, fitted.buffers, thin)
-        mse = squared_error(forecast, shown).double()
-        mae = ((forecast - shown.future_values).abs() * shown.future_mask).sum(-1) / shown.future_mask.sum(-1)
-        facts = {
-            "condition": condition,
-            "predict_seconds": time.perf_counter() - begin,
-            "irregularity": _irregular(thin),
-        }
-        for i, seed in enumerate(seeds):
-            yield {**facts, "seed": seed, "metric": "mse", "value": float(mse[i].mean())}
-            yield {**facts, "seed": seed, "metric": "mae", "value": float(mae[i].double().mean())}
-            for b, stretch in enumerate(mse[i].tensor_split(min(BLOCKS, mse.shape[1]))):
-                yield {**facts, "seed": seed, "metric": f"mse-block-{b:02d}", "value": float(stretch.mean())}
-
-
-def curves(fitted: Fitted, seeds: list[int]) -> Iterator[dict[str, Any]]:
-    """Validation losses of every seed at every check."""
-    for step, losses in zip(fitted.steps, fitted.curve.tolist(), strict=True):
-        for seed, loss in zip(seeds, losses, strict=True):
-            yield {
-                "condition": "all",
-                "seed": seed,
-                "split": "val",
-                "metric": "mse",
-                "value": loss,
-                "step": step,
-            }
-
-
-def run_cell(plan: Plan, cell: Cell, task: DeviceTask, rate: float, seeds: list[int]) -> list[dict[str, Any]]:
-    """Train and test a cell, and give its rows."""
-    if task.device.type == "cuda":
+def run_cell(bench: Bench, cell: Cell) -> Rows:
+    """Train and test a cell; its rows by the name of their file."""
+    plan, on_cuda = bench.plan, bench.device.type == "cuda"
+    seeds, rate = plan.tables["study"]["seeds"], plan.rate(cell.plain, cell.regime)
+    if on_cuda:
         torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
-    skeleton, fitted = fit(plan, cell, task, rate, seeds)
-    common = {
-        "experiment": cell.experiment,
-        "arm": cell.arm,
-        "data": cell.data,
-        "model": f"backbone lr={rate:g}",
+    skeleton, fitted = bench.fit(cell, rate, seeds)
+    trained = time.perf_counter()
+    errors = evaluate(skeleton, fitted, bench.shown(cell))
+    shape, names = bench.task(cell.data).task.shape, dict(zip(KEY, cell.key, strict=True))
+    facts = {
+        **names,
         "mixer": plan.arms[cell.arm],
-        "lookback": task.task.shape.lookback,
-        "horizon": task.task.shape.horizon,
-        "split": "test",
-        "step": plan.tables["schedule"]["steps"],
-        "fit_seconds": time.perf_counter() - begin,
-        "peak_mib": torch.cuda.max_memory_allocated() / 2**20 if task.device.type == "cuda" else np.nan,
+        "lookback": shape.lookback,
+        "horizon": shape.horizon,
+        "rate": rate,
+        "steps": plan.tables["schedule"]["steps"],
         "params": sum(p[0].numel() for p in fitted.parameters.values()),
+        "fit_seconds": trained - begin,
+        "test_seconds": time.perf_counter() - trained,
+        "peak_mib": torch.cuda.max_memory_allocated() / 2**20 if on_cuda else np.nan,
         "config_hash": plan.sha256[:12],
-        **stamp(task.device),
+        **stamp(bench.device),
     }
-    found = [*curves(fitted, seeds), *evaluate(plan, cell, task, skeleton, fitted, seeds)]
-    return [{**common, **row} for row in found]
+    return {
+        "main": _main_rows(names, errors, seeds),
+        "curves": _curves(names, fitted, seeds),
+        "cells": [facts],
+    }
+
+
+def _main_rows(names: dict[str, str], errors: Iterable[Any], seeds: list[int]) -> list[dict[str, Any]]:
+    """A row for each condition and seed."""
+    return [
+        {
+            **names,
+            "condition": found.condition,
+            "seed": seed,
+            "irregularity": float(found.irregularity),
+            "mse": float(found.mse[i]),
+            "mae": float(found.mae[i]),
+            "blocks": " ".join(f"{x:.4g}" for x in found.blocks[i]),
+        }
+        for found in errors
+        for i, seed in enumerate(seeds)
+    ]
+
+
+def _curves(names: dict[str, str], fitted: Fitted, seeds: list[int]) -> list[dict[str, Any]]:
+    """A row for each seed: steps, validation losses there, and the step of the best."""
+    steps, losses = " ".join(map(str, fitted.steps)), fitted.curve.T.tolist()
+    return [
+        {
+            **names,
+            "seed": seed,
+            "steps": steps,
+            "losses": " ".join(f"{x:.5g}" for x in loss),
+            "best": int(best),
+        }
+        for seed, loss, best in zip(seeds, losses, fitted.best, strict=True)
+    ]
 
 
 def stamp(device: torch.device) -> dict[str, str]:
@@ -206,13 +178,19 @@ def finished(path: Path) -> set[tuple[str, ...]]:
     return set(pd.read_csv(path, usecols=KEY, dtype=str).drop_duplicates().itertuples(index=False, name=None))
 
 
-def append(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Add the rows of a cell in one write, so that a killed run leaves all of them or none."""
+def append(path: Path, rows: list[dict[str, Any]], columns: list[str] | None = None) -> None:
+    """Add rows in one write, so that a killed run leaves all of them or none.
+
+    Args:
+        path: The file; it gets a header if it is new.
+        rows: The rows.
+        columns: Columns of the file; None: `COLUMNS`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.exists()
     with path.open("a", newline="") as file:
         text = StringIO()
-        writer = csv.DictWriter(text, COLUMNS, restval="")
+        writer = csv.DictWriter(text, columns or COLUMNS, restval="")
         if new:
             writer.writeheader()
         for row in rows:
@@ -222,11 +200,17 @@ def append(path: Path, rows: list[dict[str, Any]]) -> None:
         os.fsync(file.fileno())
 
 
-def _irregular(shown: Windows) -> float:
-    """Mean coefficient of variation of the gaps that a window shows."""
-    times, mask = shown.past_times[:256].cpu().double().numpy(), shown.past_mask[:256].cpu().numpy()
-    values = [irregularity(t, m[:, None])[0] for t, m in zip(times, mask, strict=True)]
-    return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0
+def keep(folder: Path, rows: Rows) -> None:
+    """Add the rows of a cell to the files of a folder; `cells.csv` last, since it says what is finished."""
+    for name in ("main", "curves", "cells"):
+        append(folder / f"{name}.csv", rows[name], list(rows[name][0]))
+
+
+def start(device: str, tasks: Path | None, plan: Path) -> Bench:
+    """What a worker begins with."""
+    torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("highest")  # float32 throughout, the same for all arms
+    return Bench(Plan.read(plan), device, tasks)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -237,38 +221,53 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
             f"--{name}", nargs="*", default=[], help="only these; default: all that the plan has"
         )
     parser.add_argument("--minutes", type=float, default=9.0, help="begin no cell after this time")
-    parser.add_argument("--out", type=Path, default=RESULTS / "rows.csv", help="file that rows are added to")
-    parser.add_argument(
-        "--also-done", type=Path, nargs="*", default=[], help="files whose cells count as finished"
-    )
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder whose files rows are added to")
+    parser.add_argument("--done", type=Path, default=RESULTS, help="folder whose cells count as finished")
+    parser.add_argument("--tasks", type=Path, help="folder of prepared tasks; default: cut them anew")
+    parser.add_argument("--workers", type=int, default=0, help="processes; 0: run in this one")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
-        "--smoke", action="store_true", help="two tiny cells on generated series, to try the pipeline"
+        "--smoke", action="store_true", help="the whole pipeline on two small generated data sets"
     )
     return parser.parse_args(arguments)
+
+
+def wanted(cell: Cell, only: argparse.Namespace) -> bool:
+    """Whether the command line asks for a cell; an empty list asks for all."""
+    return all(
+        not getattr(only, name) or value in getattr(only, name) for name, value in asdict(cell).items()
+    )
+
+
+def run_cells(
+    todo: list[Cell], begin: Callable[[], Bench], out: Path, workers: int, seconds: float
+) -> list[Cell]:
+    """Run cells and keep their rows; returns those that failed."""
+    failed, clock = [], time.perf_counter()
+    for cell, rows, trouble in share_out(todo, begin, run_cell, workers, seconds):
+        if trouble:
+            failed.append(cell)
+            print(trouble, file=sys.stderr, flush=True)
+        else:
+            keep(out, rows)
+        print(f"{time.perf_counter() - clock:6.0f} s  {cell}", flush=True)
+    return failed
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what is missing."""
     options = parse(arguments)
-    plan = Plan.read()
-    check_frozen(plan)
-    begin, rates, tasks = time.perf_counter(), {}, {}
-    done = set().union(*(finished(path) for path in [options.out, *options.also_done]))
-    for cell in cells(plan, options):
-        if (cell.experiment, cell.arm, cell.data) in done:
-            continue
-        if time.perf_counter() - begin > 60 * options.minutes:
-            print("The time is up; run again for the rest.")
-            return 0
-        if cell.data not in tasks:
-            tasks = {cell.data: DeviceTask(load_task(plan, cell.data), options.device)}
-        rate = choose_rate(plan, cell, tasks[cell.data], rates)
-        rows = run_cell(plan, cell, tasks[cell.data], rate, plan.tables["study"]["seeds"])
-        append(options.out, rows)
-        print(f"{time.perf_counter() - begin:6.0f} s  {cell}", flush=True)
-    print("All cells are finished.")
-    return 0
+    path = Path(__file__).parent / "smoke.toml" if options.smoke else PLAN
+    plan = Plan.read(path)
+    if not options.smoke:
+        check_frozen(plan)
+    done = finished(options.out / "cells.csv") | finished(options.done / "cells.csv")
+    todo = [cell for cell in cells(plan) if cell.key not in done and wanted(cell, options)]
+    begin = partial(start, options.device, options.tasks, path)
+    failed = run_cells(todo, begin, options.out, options.workers, 60 * options.minutes)
+    left = len([cell for cell in todo if cell.key not in finished(options.out / "cells.csv")])
+    print(f"{len(todo) - left} cells run, {left} left, {len(failed)} failed.")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -13,10 +13,11 @@ from ctsattn.nn import MIXERS
 from experiments.hypotheses import run, verdict
 from experiments.hypotheses.backbone import Backbone, Design
 from experiments.hypotheses.claims import CLAIMS
+from experiments.hypotheses.imputation import imputed
 from experiments.hypotheses.plan import Plan, check_frozen, freeze
 from experiments.hypotheses.rows import read
-from experiments.hypotheses.tasks import DeviceTask, Shape, Task, condition_mask
-from experiments.hypotheses.training import Schedule, predict, squared_error, train
+from experiments.hypotheses.tasks import DeviceTask, Shape, Task, Windows, condition_mask, under
+from experiments.hypotheses.training import Schedule, Training, predict, squared_error, train
 from experiments.hypotheses.verdict import decide, report
 
 TINY = Design(d_model=8, num_layers=1, num_heads=2, dropout=0.0)
@@ -40,10 +41,10 @@ def task() -> DeviceTask:
     return DeviceTask(sine_task(), "cpu")
 
 
-def fit(task: DeviceTask, seeds: list[int], **changes):
+def fit(task: DeviceTask, seeds: list[int], mixer: str = "softmax", imputes: bool = False, **changes):
     schedule = Schedule(**{"steps": 12, "batch": 8, "checks": 3, "learning_rate": 3e-3, **changes})
-    validation = task.windows(torch.as_tensor(task.task.cuts["val"]))
-    return train(lambda: Backbone("softmax", TINY, 24), task, schedule, seeds, validation)
+    validation = task.windows(torch.as_tensor(task.task.cuts["val"], device=task.device))
+    return train(lambda: Backbone(mixer, TINY, 24, imputes), task, schedule, seeds, validation)
 
 
 def test_a_window_shows_the_past_up_to_its_cutoff_and_asks_for_what_follows(task):
@@ -76,18 +77,89 @@ def test_conditions_keep_about_their_share(task):
     assert condition_mask("all", shown, seed=0).all()
 
 
-def test_seeds_trained_together_are_the_seeds_trained_alone(task):
-    skeleton, together = fit(task, [0, 1])
-    _, alone = fit(task, [1])
-    for name, value in alone.parameters.items():
-        torch.testing.assert_close(together.parameters[name][1], value[0], rtol=1e-4, atol=1e-5)
-    assert not torch.equal(together.parameters["embed.weight"][0], together.parameters["embed.weight"][1])
+@pytest.mark.parametrize("arm", Plan.read().arms)
+def test_eight_seeds_trained_together_are_eight_trainings(task, arm):
+    plan = Plan.read()
+    options = {"mixer": plan.arms[arm], "imputes": plan.imputes(arm), "thinned": True, "steps": 4}
+    _, together = fit(task, list(range(8)), **options)
+    for seed in range(8):
+        _, alone = fit(task, [seed], **options)
+        torch.testing.assert_close(together.curve[:, seed], alone.curve[:, 0], rtol=1e-4, atol=1e-6)
+        for name, value in alone.parameters.items():
+            torch.testing.assert_close(together.parameters[name][seed], value[0], rtol=1e-3, atol=1e-5)
+    weights = together.parameters["embed.weight"]
+    assert not torch.equal(weights[0], weights[1])
+
+
+def test_each_seed_may_have_a_learning_rate_of_its_own(task):
+    _, both = fit(task, [0, 0], learning_rate=(1e-3, 1e-2))
+    for place, rate in enumerate((1e-3, 1e-2)):
+        _, alone = fit(task, [0], learning_rate=rate)
+        torch.testing.assert_close(both.curve[:, place], alone.curve[:, 0], rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_is_one_of_adamw(task):
+    schedule = Schedule(steps=5, batch=8, checks=2, learning_rate=3e-3, clip=torch.inf)
+    validation = task.windows(torch.as_tensor(task.task.cuts["val"]))
+    run = Training(lambda: Backbone("softmax", TINY, 24), task, schedule, [0], validation)
+    weight = torch.nn.Parameter(run.flat.detach().clone())
+    optimizer = torch.optim.AdamW([weight], lr=1.0, weight_decay=schedule.weight_decay)
+    for step in range(schedule.steps):
+        weight.grad = torch.sin(weight.detach() * 50 + step)
+        optimizer.param_groups[0]["lr"] = float(run.rates[step, 0])
+        optimizer.step()
+        run._descend(torch.sin(run.flat.detach() * 50 + step))
+        run.now += 1
+    torch.testing.assert_close(run.flat.detach(), weight.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("arm", Plan.read().arms)
+def test_a_recorded_training_is_the_one_that_is_not_recorded(arm, monkeypatch):
+    plan, on_gpu = Plan.read(), DeviceTask(sine_task(), "cuda")
+    options = {"mixer": plan.arms[arm], "imputes": plan.imputes(arm), "thinned": True, "steps": 8}
+    _, recorded = fit(on_gpu, [0, 1, 2], **options)
+    monkeypatch.setattr("experiments.hypotheses.recording._captured", lambda work, state: Eager(work))
+    _, eager = fit(on_gpu, [0, 1, 2], **options)
+    _, on_cpu = fit(DeviceTask(sine_task(), "cpu"), [0, 1, 2], **options)
+    torch.testing.assert_close(recorded.curve, eager.curve, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(recorded.curve, on_cpu.curve, rtol=2e-3, atol=1e-5)
+
+
+class Eager:
+    """Stands in for a captured graph: does the work at every replay."""
+
+    def __init__(self, work):
+        self.replay = work
+
+
+def test_a_causal_encoder_needs_no_mask_for_padding_on_the_right(task):
+    shown = under("random-50", task.windows(torch.as_tensor(task.task.cuts["test"])))
+    for arm, mixer in Plan.read().arms.items():
+        torch.manual_seed(0)
+        network = Backbone(mixer, TINY, 24).eval()
+        without = network(shown)
+        network.is_causal = False  # only says that the mask is handed on
+        torch.testing.assert_close(without, network(shown), msg=f"arm {arm}", rtol=1e-4, atol=1e-5)
+
+
+def test_imputation_puts_values_on_straight_lines_and_holds_the_last():
+    times = torch.tensor([[-8.0, -6.0, -2.0, -2.0, -2.0]])
+    values = torch.tensor([[0.0, 2.0, -2.0, 0.0, 0.0]])
+    mask = torch.tensor([[True, True, True, False, False]])
+    nothing = torch.zeros(1, 1)
+    grid = imputed(Windows(times, values, mask, nothing, nothing, nothing.bool()))
+    torch.testing.assert_close(grid.past_times, torch.tensor([[-8.0, -6.0, -4.0, -2.0, 0.0]]))
+    torch.testing.assert_close(grid.past_values, torch.tensor([[0.0, 2.0, 0.0, -2.0, -2.0]]))
+    assert grid.past_mask.all()
+
+
+def test_misrecorded_clocks_change_times_alone_and_keep_their_order(task):
     shown = task.windows(torch.as_tensor(task.task.cuts["test"]))
-    assert predict(skeleton, together.parameters, together.buffers, shown).shape == (
-        2,
-        len(shown.past_mask),
-        4,
-    )
+    wrong = under("clock-30", shown)
+    torch.testing.assert_close(wrong.past_values, shown.past_values)
+    assert not torch.allclose(wrong.past_times, shown.past_times)
+    assert (wrong.past_times.diff() >= 0).all() and (wrong.past_times <= 0).all()
 
 
 def test_training_learns_and_keeps_the_best_step(task):

@@ -1,0 +1,83 @@
+"""Test errors of the seeds of a cell, under every sampling condition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ctsattn.datasets.sampling import irregularity
+from experiments.hypotheses.recording import Recorded
+from experiments.hypotheses.tasks import DeviceTask, Windows, under
+from experiments.hypotheses.training import Fitted, predict, squared_error
+
+BLOCKS = 8  # stretches of test windows whose errors are stored apart, for the bootstrap over time
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors under one condition.
+
+    Attributes:
+        condition: Name of the condition.
+        irregularity: Mean coefficient of variation of the gaps that a window shows.
+        mse: `[seeds]`.
+        mae: `[seeds]`.
+        blocks: `[seeds, BLOCKS]` mean squared errors of stretches of windows.
+    """
+
+    condition: str
+    irregularity: float
+    mse: np.ndarray
+    mae: np.ndarray
+    blocks: np.ndarray
+
+
+def windows_under(task: DeviceTask, conditions: list[str]) -> dict[str, Windows]:
+    """What each condition shows of the test windows."""
+    shown = task.windows(torch.as_tensor(task.task.cuts["test"], device=task.device))
+    return {name: under(name, shown) for name in conditions}
+
+
+def evaluate(skeleton: nn.Module, fitted: Fitted, shown: dict[str, Windows]) -> list[Errors]:
+    """Errors of every seed under every condition."""
+    forecasts = forecast_all(skeleton, fitted, shown)
+    return [_errors(name, windows, forecasts[name]) for name, windows in shown.items()]
+
+
+def forecast_all(skeleton: nn.Module, fitted: Fitted, shown: dict[str, Windows]) -> dict[str, Tensor]:
+    """Forecasts `[seeds, windows, horizon]` under each condition; all conditions have as many windows."""
+    place = next(iter(shown.values()))
+    place = replace(place, **{f.name: getattr(place, f.name).clone() for f in fields(place)})
+    out = torch.empty(
+        (len(fitted.best), *place.future_values.shape), device=place.past_values.device, dtype=torch.float32
+    )
+
+    def work() -> None:
+        out.copy_(predict(skeleton, fitted.parameters, fitted.buffers, place))
+
+    run, forecasts = Recorded(work, [out], out.device), {}
+    for name, windows in shown.items():
+        for f in fields(place):
+            getattr(place, f.name).copy_(getattr(windows, f.name))
+        run()
+        forecasts[name] = out.clone()
+    return forecasts
+
+
+def _errors(name: str, shown: Windows, forecast: Tensor) -> Errors:
+    mse = squared_error(forecast, shown).double()
+    there = shown.future_mask.sum(-1).clamp(min=1)
+    mae = ((forecast - shown.future_values).abs() * shown.future_mask).sum(-1) / there
+    blocks = [part.mean(dim=1) for part in mse.tensor_split(min(BLOCKS, mse.shape[1]), dim=1)]
+    numbers = (mse.mean(dim=1), mae.double().mean(dim=1), torch.stack(blocks, dim=1))
+    return Errors(name, mean_irregularity(shown), *(x.cpu().numpy() for x in numbers))
+
+
+def mean_irregularity(shown: Windows) -> float:
+    """Mean coefficient of variation of the gaps that a window shows, over at most 256 windows."""
+    times, mask = shown.past_times[:256].cpu().double().numpy(), shown.past_mask[:256].cpu().numpy()
+    values = [irregularity(t, m[:, None])[0] for t, m in zip(times, mask, strict=True)]
+    return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0
