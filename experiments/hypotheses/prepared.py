@@ -1,4 +1,4 @@
-"""Tasks cut once and kept: `python -m experiments.hypotheses.prepared FOLDER` writes a file for each data set.
+"""Tasks cut once and kept: `python -m experiments.hypotheses.prepared FOLDER` writes them, a file each.
 
 A machine without the data sets trains from these files; they hold what `tasks.build` makes and nothing else.
 """
