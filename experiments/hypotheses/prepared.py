@@ -19,7 +19,7 @@ from experiments.hypotheses.tasks import PARTS, Shape, Task, build
 def load_task(plan: Plan, name: str, folder: Path | None = None) -> Task:
     """The task of a data set, or of its shuffled control; read from `folder` if it is given, else built."""
     plain = name.removesuffix(SHUFFLED)
-    task = _read(folder / f"{plain}.npz", plan.shape(plain)) if folder else _build(plan, plain)
+    task = read(folder / f"{plain}.npz", plan.shape(plain)) if folder else _build(plan, plain)
     return task if plain == name else task.shuffle()
 
 
@@ -38,7 +38,8 @@ def write(task: Task, path: Path) -> None:
     )
 
 
-def _read(path: Path, shape: Shape) -> Task:
+def read(path: Path, shape: Shape) -> Task:
+    """A task that `write` kept; it must have been cut as `shape` says."""
     with np.load(path) as kept:
         if str(kept["shape"]) != repr(shape):
             raise ValueError(f"{path.name} was cut as {kept['shape']}, the plan says {shape}. Write it anew.")
