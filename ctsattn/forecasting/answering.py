@@ -65,7 +65,14 @@ class AnsweringEstimator(LearningEstimator):
         windows = answer_windows(store, fitted.spec, queries.series, queries.ticks)
         grid = frames.grid_of(names)
         found = predict_quantiles(
-            fitted, store, windows, grid, accelerator=self.accelerator, batch_size=batch_size
+            fitted,
+            store,
+            windows,
+            grid,
+            accelerator=self.accelerator,
+            devices=self._options.devices,
+            batch_size=batch_size,
+            share=True,
         )
         return frames.forecast_frame(store, fitted.schema, queries, found.values, names)
 

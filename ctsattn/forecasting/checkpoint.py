@@ -71,8 +71,17 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"\0{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(as_bytes(tensor))
     return digest.hexdigest()
+
+
+def as_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor of any dtype and device."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    if flat.numel() < 2:
+        flat = torch.tensor(flat.tolist(), dtype=flat.dtype)  # its stride may be anything
+    array: Any = flat.view(torch.uint8).numpy()
+    return memoryview(array)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:

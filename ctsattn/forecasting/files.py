@@ -29,7 +29,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
+        temporary.touch(exist_ok=False)
+        rights = temporary.stat().st_mode
         yield temporary
+        temporary.chmod(rights)  # whoever writes may make it private, which is not for them to say
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)

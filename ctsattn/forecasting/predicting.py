@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ctsattn.data.batch import Batch
 from ctsattn.data.series import SeriesStore, spans
 from ctsattn.data.windows import Windows
+from ctsattn.forecasting.devices import collect, devices_of, on_devices, share_of
 from ctsattn.forecasting.sampling import score_grid
 from ctsattn.forecasting.state import Fitted
 
@@ -33,15 +35,6 @@ class Quantiles:
     scale: NDArray[np.float64]
 
 
-def device_of(accelerator: str) -> torch.device:
-    """Where to predict, by the accelerator of the training options."""
-    if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
-        return torch.device("cuda")
-    if accelerator in ("auto", "gpu", "mps") and torch.backends.mps.is_available():
-        return torch.device("mps")
-    return torch.device("cpu")
-
-
 def predict_quantiles(
     fitted: Fitted,
     store: SeriesStore,
@@ -49,7 +42,9 @@ def predict_quantiles(
     levels: NDArray[np.float64],
     *,
     accelerator: str = "auto",
+    devices: int | str | Sequence[int] = 1,
     batch_size: int | None = None,
+    share: bool = False,
 ) -> Quantiles:
     """Run the network over windows.
 
@@ -59,7 +54,9 @@ def predict_quantiles(
         windows: What to ask; windows without queries are skipped.
         levels: Quantile levels in (0, 1), ascending.
         accelerator: Where to run, as in `Training`.
+        devices: How many devices to run on, or which, as in `Training`.
         batch_size: Windows at once; None: as many as fit a fixed budget of memory.
+        share: Whether the processes of a distributed run share the work; then all must make this call.
 
     Returns:
         Calibrated quantiles of all queries.
@@ -70,30 +67,41 @@ def predict_quantiles(
     count, targets = len(windows.times), fitted.spec.num_targets
     values = np.zeros((count, targets, len(levels)))
     elapsed, scale = np.zeros(count), np.ones((count, targets))
-    device = device_of(accelerator)
-    network = fitted.network.to(device).eval()
-    head: Any = network.head
-    asked = torch.as_tensor(levels, dtype=torch.float32, device=device)
-    try:
-        for rows in _plan(fitted, store, windows, batch_size):
-            part = windows.take(rows)
-            batch = fitted.collator(store, part)
-            with torch.inference_mode():
-                moved = batch.to(device)
-                found = head.quantiles(network(moved), asked).float().cpu().numpy()
-            mask = batch.future_mask.numpy()
-            at, _ = spans(windows.indptr[rows], windows.indptr[rows + 1])
-            values[at] = np.moveaxis(batch.unscale(found), 1, 2)[mask]
-            elapsed[at] = batch.future_times.numpy()[mask]
-            scale[at] = np.repeat(batch.scale.numpy(), mask.sum(1), axis=0)
-    finally:
-        network.to("cpu")
+    network = fitted.network.eval()
+
+    def work(network: Any, device: torch.device, rows: NDArray[np.int64]) -> _Part:
+        return _run(network, device, fitted.collator(store, windows.take(rows)), levels)
+
+    jobs = list(_plan(fitted, store, windows, batch_size))
+    places = devices_of(accelerator, devices)
+    if share:
+        parts = collect(list(on_devices(network, share_of(jobs), places, work)))
+    else:
+        parts = on_devices(network, jobs, places, work)
+    for rows, part in zip(jobs, parts, strict=True):
+        at, _ = spans(windows.indptr[rows], windows.indptr[rows + 1])
+        values[at], elapsed[at], scale[at] = part
     _check_finite(values, store, windows)
     values = np.maximum.accumulate(values, axis=-1)
     if fitted.calibration is not None:
         spread = np.broadcast_to(elapsed[:, None], scale.shape)
         values = fitted.calibration.apply(values, levels, spread, scale)
     return Quantiles(_with_prior(fitted, store, windows, levels, values), elapsed, scale)
+
+
+_Part = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+
+
+def _run(network: Any, device: torch.device, batch: Batch, levels: NDArray[np.float64]) -> _Part:
+    """Values, elapsed times and scales at the queries of a batch, one after the other."""
+    asked = torch.as_tensor(levels, dtype=torch.float32, device=device)
+    with torch.inference_mode():
+        moved = batch.to(device)
+        found = network.head.quantiles(network(moved), asked).float().cpu().numpy()
+    mask = batch.future_mask.numpy()
+    values = np.moveaxis(batch.unscale(found), 1, 2)[mask]
+    scale = np.repeat(batch.scale.numpy(), mask.sum(1), axis=0)
+    return values, batch.future_times.numpy()[mask].astype(np.float64), scale
 
 
 def _plan(

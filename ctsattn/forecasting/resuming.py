@@ -56,7 +56,7 @@ def run_name(
     digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
     for name, value in sorted(network.state_dict().items()):
         digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(checkpoint.as_bytes(value))
     for store in stores:
         digest.update(b"none" if store is None else store_digest(store).encode())
     return digest.hexdigest()[:12]

@@ -5,6 +5,7 @@ import os
 import pickle
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -22,6 +23,11 @@ def test_what_is_written_is_read_again(tmp_path):
     tensors = {
         "network/a": torch.arange(6.0).reshape(2, 3),
         "data/b": torch.tensor([1, 2], dtype=torch.int64),
+        "data/empty": torch.zeros(0, 3),
+        "data/thin": torch.from_numpy(np.zeros((3, 0), np.int64)),
+        "data/one": torch.ones(3).to(torch.bfloat16)[:1].expand(1),
+        "data/stride": torch.tensor([7]).as_strided((1,), (0,)),
+        "data/scalar": torch.tensor(True),
     }
     checkpoint.write(tmp_path / "m.ctsattn", {"x": {"y": [1, None, "ü"]}}, tensors)
     header, found = checkpoint.read(tmp_path / "m.ctsattn")
