@@ -1,21 +1,19 @@
 """Networks of all seeds as one: flat parameters with a leading seed axis, and one product for all seeds.
 
-`vmap` runs over the seed axis. The operators of ctsattn take it into their batch; a linear map of tokens
-`[seeds, batch, length, features]` becomes one batched product over seeds.
+`vmap` runs over the seed axis. The operators of ctsattn take it into their batch, and so does softmax here; a
+linear map of tokens `[seeds, batch, length, features]` becomes one batched product over seeds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from experiments.hypotheses.tasks import Windows
@@ -75,25 +73,53 @@ def run_stacked(skeleton: nn.Module, parameters: State, buffers: State, shown: W
         shown.future_mask,
     )
     axes = (0, 0, *(None if same else 0,) * len(parts))
-    with _batchable(shown.past_values.device), TokensAsRows():
+    with SeedsInBatch():
         return vmap(one, in_dims=axes, randomness="different")(parameters, buffers, *parts)
 
 
-class TokensAsRows(TorchFunctionMode):
-    """Apply linear maps to tokens as rows of one matrix, so that `vmap` makes one product for each seed."""
+class SeedsInBatch(TorchFunctionMode):
+    """Put what `vmap` maps slowly or not at all into forms that it maps well."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See `TorchFunctionMode`."""
+        kwargs = kwargs or {}
         if func is F.linear and args[0].dim() > 2:
             x, *rest = args
-            rows = func(x.reshape(-1, x.shape[-1]), *rest, **(kwargs or {}))
+            rows = func(x.reshape(-1, x.shape[-1]), *rest, **kwargs)
             return rows.reshape(*x.shape[:-1], rows.shape[-1])
-        return func(*args, **(kwargs or {}))
+        if func is F.scaled_dot_product_attention:
+            q, k, v, visible = args
+            return _Attention.apply(q, k, v, visible)
+        return func(*args, **kwargs)
 
 
-def _batchable(device: torch.device) -> AbstractContextManager[Any]:
-    """Keep softmax attention on the CPU to the form that `vmap` can batch; CUDA's kernels all can be."""
-    return sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()
+class _Attention(torch.autograd.Function):
+    """Softmax attention whose batch takes the mapped axis in; gradients are the kernel's own."""
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+        """Never runs: under `vmap` there is only its rule."""
+        raise NotImplementedError("This operator runs under `vmap` alone.")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept: the rule's operations keep what they need."""
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tensor, v: Tensor, visible: Any
+    ) -> Any:
+        """Fold the mapped axis into the batch; what all queries share stays as it is."""
+
+        def folded(x: Tensor, dim: int | None) -> Tensor:
+            x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+            return x.flatten(0, 1)
+
+        q, k, v = (folded(x, dim) for x, dim in zip((q, k, v), in_dims, strict=False))
+        if visible is not None and (in_dims[3] is not None or visible.shape[0] > 1):
+            visible = folded(visible, in_dims[3])
+        out = F.scaled_dot_product_attention(q, k, v, visible)
+        return out.unflatten(0, (info.batch_size, -1)), 0
 
 
 def _padded(rows: Tensor) -> Tensor:
