@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ctsattn.data.errors import examples
 from ctsattn.data.schema import Columns
 from ctsattn.data.tables import Library, Table, open_table
 
@@ -137,5 +138,5 @@ def _is_number(column: pd.Series) -> bool:
 
 
 def _absent(what: str, name: Hashable, argument: str, table: Table) -> str:
-    listed = ", ".join(repr(n) for n in list(table)[:12]) + (", ..." if len(table) > 12 else "")
+    listed = examples(table, 12) or "no columns"
     return f"The {what} column {name!r} is not in the frame, which has {listed}. {_HOW} Set {argument}=..."

@@ -216,6 +216,8 @@ def read_rows(df: Any, source: Source) -> Rows | None:
     if df is None:
         return None
     table, found, _ = recognise(df, replace(source.columns, past=(), future=()), need_targets=False)
+    if not len(table[found.time]):  # whatever the dtypes of its empty columns
+        return Rows(np.zeros(0, np.int64), np.zeros(0, np.int64), _rest(table, found))
     ticks, clock = read_times(table[found.time], found.time)
     ticks = source.clock.convert(ticks, clock, found.time)
     if found.id is None:

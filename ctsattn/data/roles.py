@@ -57,6 +57,7 @@ def assign_roles(panel: Panel) -> tuple[Feature, ...]:
         if name in columns.targets:
             continue
         if name in declared:
+            _warn_if_empty(column, name)
             found[name] = _feature(name, column, declared[name], f"named in {declared[name]}_cols")
         else:
             role, why = _infer(column, panel.rows, panel.num_series, tail)
@@ -68,6 +69,15 @@ def assign_roles(panel: Panel) -> tuple[Feature, ...]:
             f"{examples(panel.rows.columns, 12)}. Mend the name, or pass the frame that has it."
         )
     return tuple(found.values())
+
+
+def _warn_if_empty(column: pd.Series, name: Hashable) -> None:
+    if not column.notna().any():
+        warnings.warn(
+            f"Declared covariate {name!r} has no value in {len(column)} rows; it tells the model nothing.",
+            DataWarning,
+            stacklevel=3,
+        )
 
 
 def _columns(rows: Rows | None) -> dict[Hashable, pd.Series] | None:

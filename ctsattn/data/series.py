@@ -206,6 +206,11 @@ class SeriesStore:
         return self.moments.counts > 0
 
     @cached_property
+    def has_target(self) -> NDArray[np.bool_]:
+        """`[series, targets]` whether each target was observed; false means a cold start of that target."""
+        return self.past.counts.reshape(-1, self.num_channels)[:, : self.num_targets] > 0
+
+    @cached_property
     def running_scale(self) -> NDArray[np.float64]:
         """`[observations]` standard deviation of each channel from its beginning up to the observation."""
         heads, counts = self.past.indptr[:-1], self.past.counts

@@ -34,9 +34,20 @@ class Library:
     @staticmethod
     def from_json(state: dict[str, Any]) -> Library:
         """Rebuild what `to_json` wrote; dtypes with parameters (times, enums) are left to the values."""
-        plain = {k: getattr(nw, v, None) for k, v in state["dtypes"].items()}
-        known = {k: v for k, v in plain.items() if v is not None and state["name"] != "pyarrow"}
+        find = _arrow_type if state["name"] == "pyarrow" else lambda name: getattr(nw, name, None)
+        plain = {k: find(v) for k, v in state["dtypes"].items()}
+        known = {k: v for k, v in plain.items() if v is not None}
         return Library(state["name"], known or None)
+
+
+def _arrow_type(name: str) -> Any:
+    """Type of pyarrow by the text it prints, or `None` where it has parameters."""
+    import pyarrow
+
+    try:
+        return pyarrow.type_for_alias(name)
+    except ValueError:
+        return None
 
 
 def is_frame(value: Any) -> bool:

@@ -126,12 +126,29 @@ def _read_numbers(column: pd.Series, name: Hashable, dtype: str, integer: bool) 
                 f"Accepted are finite numbers. Drop them: df = df[np.isfinite(df[{name!r}])]."
             )
         return values, Clock("float", dtype=dtype)
+    _refuse_calendar_numbers(column, name)
     if max(abs(int(column.min())), abs(int(column.max()))) >= _SAFE:
         raise ValueError(
             f"Integer times in column {name!r} must lie within ±2**62, but run from {column.min()} to "
             f"{column.max()}. Subtract an origin first: df[{name!r}] -= df[{name!r}].min()."
         )
     return column.to_numpy(np.int64), Clock("integer", dtype=dtype)
+
+
+def _refuse_calendar_numbers(column: pd.Series, name: Hashable) -> None:
+    """Refuse integers that all spell dates, such as 20240131: as numbers 20240201 would be 70 later."""
+    low, high = int(column.min()), int(column.max())
+    if low == high or low < 1900_01_01 or high > 2200_12_31:
+        return
+    distinct = pd.Series(column.unique())
+    spelled = pd.to_datetime(distinct.astype(np.int64).astype(str), format="%Y%m%d", errors="coerce")
+    if spelled.notna().all():
+        raise ValueError(
+            f"Integer times in column {name!r} all spell dates, for example {examples(distinct)}, but as "
+            f"numbers the last of a month and the first of the next lie far apart. Convert them: "
+            f"df[{name!r}] = pd.to_datetime(df[{name!r}].astype(str), format='%Y%m%d'); or, if they are "
+            f"plain numbers, subtract an origin: df[{name!r}] -= df[{name!r}].min()."
+        )
 
 
 def _read_text(column: pd.Series, name: Hashable) -> tuple[Ticks, Clock]:

@@ -16,6 +16,7 @@ from ctsattn.data.schema import NUMBER, TEXT, DataWarning, Feature
 
 OTHER = 1  # code of a text that training did not see; 0 is missing
 MAX_VOCABULARY = 1000
+EXACT = 2.0**53  # up to it float64 holds every integer
 LARGEST = 1e100  # beyond it squares overflow
 
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean", "empty")
@@ -71,6 +72,7 @@ def to_numbers(column: pd.Series, name: Hashable, what: str, where: Where) -> ND
     if column.dtype == object:
         column = column.where(column.notna(), np.nan).astype(np.float64)
     values = column.to_numpy(np.float64, na_value=np.nan)
+    _warn_of_long_integers(column, values, name, what)
     with np.errstate(invalid="ignore"):
         bad = np.flatnonzero(np.abs(values) > LARGEST)
     if bad.size:
@@ -81,6 +83,17 @@ def to_numbers(column: pd.Series, name: Hashable, what: str, where: Where) -> ND
             f"df[{name!r}] = df[{name!r}].where(df[{name!r}].abs() < {LARGEST:g})."
         )
     return values
+
+
+def _warn_of_long_integers(column: pd.Series, values: NDArray[np.float64], name: Hashable, what: str) -> None:
+    largest = float(np.nanmax(np.abs(values), initial=0.0))
+    if getattr(column.dtype, "kind", "O") in "iu" and largest > EXACT:
+        warnings.warn(
+            f"{what} column {name!r} holds integers beyond 2**53, which float64 holds only to the nearest "
+            f"{np.spacing(largest):g}. Subtract an offset: df[{name!r}] -= df[{name!r}].min().",
+            DataWarning,
+            stacklevel=2,
+        )
 
 
 def _not_numbers(column: pd.Series, name: Hashable, what: str, kind: str, where: Where) -> Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,6 +84,10 @@ def ask(
     if times is not None:
         return _ask_times(store, times)
     if future is not None and not given:
+        if not len(future.ticks):
+            raise ValueError(
+                "`future_df` has no rows, so it asks for nothing. Say what to ask: predict(h=...)."
+            )
         return Queries.of(future.series, future.ticks)
     started = _with_starts(store)
     if h is not None:
@@ -136,6 +141,7 @@ def _ask_times(store: SeriesStore, times: Any) -> Queries:
         raise TypeError(
             f"`times` must be a list of times, or a frame of ids and times, not a {type(times).__name__}."
         )
+    times = list(times) if isinstance(times, Iterator) else times
     column = pd.Series([times] if np.isscalar(times) or np.ndim(times) == 0 else times)
     if not len(column):
         raise ValueError("`times` is empty. Give at least one time.")

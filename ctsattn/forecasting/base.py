@@ -11,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 import ctsattn
 from ctsattn.data.building import build_store
+from ctsattn.data.errors import examples
 from ctsattn.data.frame import Rows, read_panel, read_rows
 from ctsattn.data.schema import Columns
 from ctsattn.data.series import SeriesStore
@@ -19,7 +20,7 @@ from ctsattn.forecasting.asking import Queries, ask, with_known
 from ctsattn.forecasting.params import ConfiguredEstimator
 from ctsattn.forecasting.state import Fitted, from_file, to_file
 from ctsattn.forecasting.training import Training
-from ctsattn.models import ContinuousTransformer
+from ctsattn.models import MODELS, ContinuousTransformer
 
 
 class StoredEstimator(ConfiguredEstimator):
@@ -82,15 +83,28 @@ class StoredEstimator(ConfiguredEstimator):
 
     @property
     def _options(self) -> Training:
-        return self.training if self.training is not None else Training()
+        if self.training is None or isinstance(self.training, Training):
+            return self.training or Training()
+        raise TypeError(
+            f"`training` must be a Training or None, got {self.training!r}. Write training=Training(...), or "
+            f"set_params(training__max_steps=...)."
+        )
 
     @property
     def config(self) -> Any:
         """Config of the model in use."""
-        return self.model if self.model is not None else ContinuousTransformer()
+        if self.model is None:
+            return ContinuousTransformer()
+        if isinstance(self.model, type) or not hasattr(self.model, "build"):
+            raise TypeError(
+                f"`model` must be a config of ctsattn.models or None, got {self.model!r}. Configs are "
+                f"{examples(kind.__name__ for kind in MODELS.values())}: write model=ContinuousTransformer()."
+            )
+        return self.model
 
     def _columns(self) -> Columns:
         """Columns as the caller named them; those of the training frame once they are known."""
+        frames.check_names(self.id_col, self.time_col, self.target_col)
         return Columns.of(
             self.id_col,
             self.time_col,
@@ -107,6 +121,10 @@ class StoredEstimator(ConfiguredEstimator):
             return int(state) % 2**32
         if isinstance(state, np.random.RandomState):
             return int(state.randint(2**31))
+        if state is not None and not isinstance(state, np.random.Generator):
+            raise TypeError(
+                f"`random_state` must be an integer, a numpy.random.Generator or None, got {state!r}."
+            )
         return int(np.random.default_rng(state).integers(2**32))
 
     def _store(

@@ -19,7 +19,21 @@ from ctsattn.data.tables import Table, write_table
 from ctsattn.forecasting.asking import Queries, beyond_known
 
 MODEL = "ctsattn"
+_ADDED = (MODEL, "variable", "sample", "cutoff", "in_sample", "cold_start")
 Named = list[tuple[str, float]]
+
+
+def check_names(*columns: Any) -> None:
+    """Refuse ids, times and targets named as columns that an answer adds: one would hide the other."""
+    names = [
+        name for column in columns for name in (column if isinstance(column, (list, tuple)) else [column])
+    ]
+    taken = [n for n in names if n in _ADDED or str(n).startswith(f"{MODEL}-")]
+    if taken:
+        raise ValueError(
+            f"Answers have a column {taken[0]!r} of their own, so no id, time or target can have this name. "
+            f"Rename it: df = df.rename(columns={{{taken[0]!r}: {str(taken[0]) + '_'!r}}})."
+        )
 
 
 def asked_quantiles(
@@ -45,17 +59,23 @@ def asked_quantiles(
     if level is None:
         wanted = _numbers(default if quantiles is None else quantiles)
         _check_range("quantiles", wanted, 1.0)
-        return [(f"{MODEL}-q{q:g}", round(q, 12)) for q in wanted]
+        return [(f"{MODEL}-q{_plain(q)}", round(q, 12)) for q in wanted]
     percents = _numbers(level)
     _check_range("level", percents, 100.0)
+    _check_percents(percents)
     names: Named = []
     for percent in percents:
         tail = (100.0 - percent) / 200.0
         names += [
-            (f"{MODEL}-lo-{percent:g}", round(tail, 12)),
-            (f"{MODEL}-hi-{percent:g}", round(1 - tail, 12)),
+            (f"{MODEL}-lo-{_plain(percent)}", round(tail, 12)),
+            (f"{MODEL}-hi-{_plain(percent)}", round(1 - tail, 12)),
         ]
     return names
+
+
+def _plain(number: float) -> str:
+    """All digits of a number, so that two levels never share a name: 80, 95.5, 0.00001."""
+    return np.format_float_positional(round(number, 12), trim="-")
 
 
 def _numbers(values: Any) -> list[float]:
@@ -69,6 +89,15 @@ def _check_range(name: str, values: list[float], top: float) -> None:
     bad = [v for v in values if not 0 < v < top]
     if bad:
         raise ValueError(f"`{name}` must lie between 0 and {top:g}, both excluded, but {bad[0]:g} was given.")
+
+
+def _check_percents(percents: list[float]) -> None:
+    small = [p for p in percents if p < 1]
+    if small:
+        raise ValueError(
+            f"`level` is in percent, so {small[0]:g} is a band of {small[0]:g} %. For a share write "
+            f"level=[{_plain(100 * small[0])}], or quantiles=[...] for quantiles."
+        )
 
 
 def grid_of(names: Named) -> NDArray[np.float64]:
@@ -130,20 +159,33 @@ def forecast_frame(
     series, ticks, columns = long_rows(queries, targets)
     flat = values.reshape(len(series), values.shape[-1])
     columns |= quantile_columns(flat, grid_of(names), names)
-    cold = ~store.has_history[queries.series]
-    in_sample = ~cold & (queries.ticks <= store.last_target[queries.series])
-    for flag, rows in (("in_sample", in_sample), ("cold_start", cold)):
+    cold = ~store.has_target[queries.series]
+    inside = store.has_history[queries.series] & (queries.ticks <= store.last_target[queries.series])
+    for flag, rows in (("in_sample", inside[:, None] & ~cold), ("cold_start", cold)):
         if rows.any():
-            columns[flag] = np.repeat(rows, len(targets))
+            columns[flag] = rows.reshape(-1)
     return store.source.frame(series, ticks, columns)
 
 
-def check_cold(store: SeriesStore, queries: Queries, allowed: bool) -> None:
-    """Refuse series without any observation unless they are allowed."""
-    cold = np.unique(queries.series[~store.has_history[queries.series]])
-    if cold.size and not allowed:
+def check_observed(store: SeriesStore) -> None:
+    """Refuse targets that training never sees: whatever was forecast for them would be made up."""
+    never = np.flatnonzero(~store.has_target.any(axis=0))
+    if never.size:
+        names = [store.source.columns.targets[target] for target in never]
         raise ValueError(
-            f"{cold.size} series have no observation to forecast from: "
+            f"Target column {examples(names)} has no observed value in {store.num_series} series. Give "
+            f"observations, or leave it out of target_col."
+        )
+
+
+def check_cold(store: SeriesStore, queries: Queries, allowed: bool) -> None:
+    """Refuse series without any observation of a target unless they are allowed."""
+    lacks = ~store.has_target[queries.series]
+    cold = np.unique(queries.series[lacks.any(axis=1)])
+    if cold.size and not allowed:
+        names = examples(np.array(store.source.columns.targets, dtype=object)[lacks.any(axis=0)])
+        raise ValueError(
+            f"{cold.size} series have no observation of {names} to forecast from: "
             f"{examples(store.source.ids.take(cold))}. Give their history, or pass cold_start=True for the "
             f"distribution of the training data."
         )

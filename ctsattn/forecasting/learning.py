@@ -83,6 +83,7 @@ class LearningEstimator(StoredEstimator):
             store = build_store(panel, start.schema, duplicates=self.duplicates)
         else:
             schema, store = learn_schema(panel, calendar=tuple(self.calendar), duplicates=self.duplicates)
+            frames.check_observed(store)
             spec = infer_task(store, schema, horizon=self.horizon, lookback=self.lookback)
             start = new_network(self.config, schema, spec, seed)
         later = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -151,23 +152,39 @@ def _store_from_file(header: dict[str, Any], arrays: dict[str, Tensor]) -> Serie
     )
 
 
-def _ids_to_json(ids: pd.Index) -> tuple[list[Any], str]:
-    """Ids as JSON values and their dtype; datetimes and other objects as text."""
+def _ids_to_json(ids: pd.Index) -> tuple[Any, str]:
+    """Ids as JSON values, and the dtype that makes ids of them again.
+
+    Raises:
+        ValueError: JSON has no form for them that leads back.
+    """
     if isinstance(ids, pd.CategoricalIndex):
-        return [*map(str, ids)], "category"
-    values = ids.tolist()
+        values, dtype = _ids_to_json(ids.categories)
+        parts = {"codes": ids.codes.tolist(), "categories": values, "dtype": dtype, "ordered": ids.ordered}
+        return parts, "category"
+    values, dtype = ids.tolist(), str(ids.dtype)
     if all(isinstance(v, (str, int, float, bool)) for v in values):
-        return values, str(ids.dtype)
-    return [*map(str, values)], str(ids.dtype) if ids.dtype != object else "str"
+        return values, dtype
+    if getattr(ids.dtype, "kind", "O") in "Mm":
+        return [*map(str, values)], dtype
+    if all(type(v) is date for v in values):
+        return [v.isoformat() for v in values], "date"
+    raise ValueError(
+        f"Data with ids of type {type(values[0]).__name__}, for example {values[0]!r}, cannot be saved. Make "
+        f"them text before fitting, df[id] = df[id].astype(str), or save the model without its data: "
+        f"save(path, data=False)."
+    )
 
 
-def _ids_from_json(values: list[Any], dtype: str) -> pd.Index:
+def _ids_from_json(values: Any, dtype: str) -> pd.Index:
+    """Inverse of `_ids_to_json`."""
     if dtype == "category":
-        return pd.CategoricalIndex(values, categories=pd.unique(pd.Index(values)))
-    try:
-        return pd.Index(values, dtype=dtype)
-    except (TypeError, ValueError):
-        return pd.Index(values)
+        categories = _ids_from_json(values["categories"], values["dtype"])
+        kind = pd.CategoricalDtype(categories, ordered=values["ordered"])
+        return pd.CategoricalIndex(pd.Categorical.from_codes(values["codes"], dtype=kind))
+    if dtype == "date":
+        return pd.Index([date.fromisoformat(v) for v in values], dtype=object)
+    return pd.Index(values, dtype=dtype)
 
 
 def without_data(fitted: Fitted) -> Fitted:
