@@ -21,10 +21,16 @@ class AttentionProjections(nn.Module):
         num_heads: Query heads; a divisor of `d_model`.
         num_kv_heads: Key and value heads; a divisor of `num_heads`. None: as many as query heads.
         frequencies: Angular frequencies of the rotary angles; none: no positions.
+        learns_temperature: Whether the temperature is learned; else it stays 1.
     """
 
     def __init__(
-        self, d_model: int, num_heads: int, num_kv_heads: int | None = None, frequencies: Sequence[float] = ()
+        self,
+        d_model: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        frequencies: Sequence[float] = (),
+        learns_temperature: bool = True,
     ) -> None:
         super().__init__()
         num_kv_heads = num_kv_heads or num_heads
@@ -37,7 +43,11 @@ class AttentionProjections(nn.Module):
         self.to_query = nn.Linear(d_model, d_model, bias=False)
         self.to_key_value = nn.Linear(d_model, 2 * num_kv_heads * self.head_dim, bias=False)
         self.to_model = nn.Linear(d_model, d_model, bias=False)
-        self.log_temperature = nn.Parameter(torch.zeros(num_heads))
+        self.log_temperature: Tensor
+        if learns_temperature:
+            self.log_temperature = nn.Parameter(torch.zeros(num_heads))
+        else:
+            self.register_buffer("log_temperature", torch.zeros(num_heads), persistent=False)
         self.rotary = TimeRotary(self.head_dim, frequencies)
 
     def queries(self, x: Tensor, times: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +27,14 @@ class Design:
         num_layers: Encoder layers; the decoder has one.
         num_heads: Heads.
         dropout: Share of features dropped in training.
-        positions: "time" turns queries and keys by elapsed time, "none" leaves them.
+        positions: "time" turns queries and keys by elapsed time, "partial" half of their features, "none"
+            leaves them. "index" has observations counted, as if they were 1 apart, wherever the operator or
+            the angles look at times.
         max_angle: Angle that the fastest rotation turns by within one median gap.
         sink: Kind of the sink, the same in all arms.
         is_causal: Whether the encoder is causal.
+        interval: Where integrals begin and end, "left" or "symmetric".
+        learns_temperature: Whether each head learns the temperature of its scores.
     """
 
     d_model: int = 64
@@ -41,6 +45,8 @@ class Design:
     max_angle: float = 0.5
     sink: str = "zeros"
     is_causal: bool = True
+    interval: Literal["left", "symmetric"] = "left"
+    learns_temperature: bool = True
 
 
 class Backbone(nn.Module):
@@ -58,13 +64,16 @@ class Backbone(nn.Module):
         self.imputes, self.is_causal = imputes, design.is_causal
         head_dim = design.d_model // design.num_heads
         ladder = frequency_ladder(head_dim // 2, float(lookback), 1.0, max_angle=design.max_angle)
-        turning: Sequence[float] = ladder if design.positions == "time" else ()
+        self.counts = design.positions == "index"
+        turning = {"none": (), "partial": ladder[::2]}.get(design.positions, ladder)
         config = MixerConfig(
             design.d_model,
             design.num_heads,
-            frequencies=tuple(turning),
+            frequencies=turning,
             sink=design.sink,
             is_causal=design.is_causal,
+            interval=design.interval,
+            learns_temperature=design.learns_temperature,
         )
         self.rates: Tensor
         self.register_buffer("rates", torch.tensor(ladder), persistent=False)
@@ -85,12 +94,22 @@ class Backbone(nn.Module):
         values = (shown.past_values - mean) / spread * mask
         gaps = torch.diff(times, dim=-1, prepend=times[..., :1])
         tokens = self.embed(torch.stack([values, torch.log1p(gaps), mask.to(values.dtype)], dim=-1))
+        asked = shown.future_times
+        if self.counts:
+            times, asked = _counted(mask, asked)
         # padding stands on the right, where no causal token sees it; without a mask nothing looks for it
         memory = self.encoder(tokens, times, None if self.is_causal else mask)
-        asked = shown.future_times
-        angles = asked.unsqueeze(-1) * self.rates
-        queries = self.ask(torch.cat([angles.sin(), angles.cos(), torch.log1p(asked).unsqueeze(-1)], dim=-1))
+        angles = shown.future_times.unsqueeze(-1) * self.rates
+        wait = torch.log1p(shown.future_times).unsqueeze(-1)
+        queries = self.ask(torch.cat([angles.sin(), angles.cos(), wait], dim=-1))
         read = self.decoder(
             queries.unsqueeze(1), asked, memory.unsqueeze(1), times.unsqueeze(1), mask.unsqueeze(1)
         )
         return self.answer(read[:, 0]).squeeze(-1) * spread + mean
+
+
+def _counted(mask: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+    """Places of observations in place of times: the last shown is at 0, the first asked for at 1."""
+    place = mask.cumsum(-1) - mask.sum(-1, keepdim=True)
+    ahead = torch.arange(1, asked.shape[-1] + 1, device=asked.device)
+    return place.to(asked.dtype), ahead.expand(asked.shape).to(asked.dtype)

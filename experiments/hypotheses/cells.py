@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from experiments.hypotheses.plan import Plan
 
@@ -18,18 +19,20 @@ class Cell:
         data: Name of the data set; with the ending `-shuffled` its negative control.
         arm: Arm of the plan.
         regime: "regular" or "thinned".
-        positions: "time" or "none".
+        positions: As in `backbone.Design`.
+        variant: Name of a change to the network, a table in `[variants]` of the plan; "": the network itself.
     """
 
     data: str
     arm: str
     regime: str
     positions: str
+    variant: str = ""
 
     @property
     def experiment(self) -> str:
         """Name of the experiment in the rows."""
-        return f"main-{self.regime}-{self.positions}"
+        return f"{self.variant or 'main'}-{self.regime}-{self.positions}"
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -45,9 +48,9 @@ class Cell:
 def cells(plan: Plan) -> Iterator[Cell]:
     """All cells of the plan, stage by stage; within a stage data set by data set."""
     for stage in plan.tables["stages"]:
-        for data in _data(plan, stage["sets"]):
-            for arm in stage["arms"]:
-                yield Cell(data, arm, stage["regime"], stage["positions"])
+        variants = stage.get("variants", [""])
+        for data, variant, arm in product(_data(plan, stage["sets"]), variants, stage["arms"]):
+            yield Cell(data, arm, stage["regime"], stage["positions"], variant)
 
 
 def _data(plan: Plan, kinds: list[str]) -> Iterator[str]:

@@ -71,9 +71,10 @@ class Plan:
         """Learning rate that softmax did best with on validation; see `pilot.py`."""
         return self.tables["rates"][name][regime]
 
-    def design(self, **changes: Any) -> Design:
-        """The network, with changes that an experiment makes."""
-        return Design(**{**self.tables["design"], **changes})
+    def design(self, variant: str = "", **changes: Any) -> Design:
+        """The network in a variant of the plan, with changes that an experiment makes."""
+        varied = self.tables["variants"][variant] if variant else {}
+        return Design(**{**self.tables["design"], **varied, **changes})
 
     def schedule(self, name: str, regime: str, learning_rate: float | tuple[float, ...]) -> Schedule:
         """The training on a data set in a regime; what is irregular by nature is never thinned."""

@@ -79,7 +79,7 @@ class Bench:
     def fit(self, cell: Cell, rate: float | tuple[float, ...], seeds: list[int]) -> tuple[nn.Module, Fitted]:
         """Train all seeds of a cell."""
         plan, task = self.plan, self.task(cell.data)
-        design, lookback = plan.design(positions=cell.positions), task.task.shape.lookback
+        design, lookback = plan.design(cell.variant, positions=cell.positions), task.task.shape.lookback
         mixer, imputes = plan.arms[cell.arm], plan.imputes(cell.arm)
         schedule = plan.schedule(cell.plain, cell.regime, rate)
         return train(
@@ -216,7 +216,7 @@ def start(device: str, tasks: Path | None, plan: Path) -> Bench:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("data", "arm", "regime", "positions"):
+    for name in ("data", "arm", "regime", "positions", "variant"):
         parser.add_argument(
             f"--{name}", nargs="*", default=[], help="only these; default: all that the plan has"
         )

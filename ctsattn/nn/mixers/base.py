@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ctsattn.nn.projections import AttentionProjections
+from ctsattn.ops.continuous.request import Interval
 
 SINKS = ("none", "zeros", "first", "learned")
 
@@ -28,6 +29,10 @@ class MixerConfig:
             of the first token) or "learned".
         dropout: Share of attention weights dropped in training.
         is_causal: Whether a token sees only itself and earlier tokens.
+        interval: Where an integral over time begins and ends, as in `continuous_attention`: "left" or
+            "symmetric"; a sum over tokens has no ends.
+        learns_temperature: Whether each head learns the temperature of its scores; else it is that of
+            `1 / sqrt(head_dim)`.
     """
 
     d_model: int
@@ -38,6 +43,8 @@ class MixerConfig:
     sink: str = "none"
     dropout: float = 0.0
     is_causal: bool = True
+    interval: Interval = "left"
+    learns_temperature: bool = True
 
     def __post_init__(self) -> None:
         if self.sink not in SINKS:
@@ -151,7 +158,11 @@ class AttentionMixer(Mixer):
         super().__init__()
         self.config = config
         self.projections = AttentionProjections(
-            config.d_model, config.num_heads, config.num_kv_heads, config.frequencies
+            config.d_model,
+            config.num_heads,
+            config.num_kv_heads,
+            config.frequencies,
+            config.learns_temperature,
         )
         kv_heads, head_dim = self.projections.num_kv_heads, self.projections.head_dim
         self.sink = Sinks(config.sink, kv_heads, head_dim, config.gap)

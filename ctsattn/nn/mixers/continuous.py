@@ -46,7 +46,7 @@ class Continuous(AttentionMixer):
 
     def attend(self, heads: Heads, is_causal: bool) -> Tensor:
         """Integrate over the gaps of the clock; see `AttentionMixer.attend`."""
-        return integrate(continuous_attention, heads, is_causal, self.dropout)
+        return integrate(continuous_attention, heads, is_causal, self.dropout, interval=self.config.interval)
 
 
 class ContinuousUnit(AttentionMixer):
@@ -56,4 +56,6 @@ class ContinuousUnit(AttentionMixer):
         """Integrate over unit gaps between tokens that exist; see `AttentionMixer.attend`."""
         sink = None if heads.sink is None else heads.sink._replace(gap=1.0)
         counted = heads._replace(times=None, sink=sink)
-        return integrate(continuous_attention, counted, is_causal, self.dropout)
+        return integrate(
+            continuous_attention, counted, is_causal, self.dropout, interval=self.config.interval
+        )

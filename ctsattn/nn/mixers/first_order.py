@@ -14,4 +14,11 @@ class FirstOrder(AttentionMixer):
 
     def attend(self, heads: Heads, is_causal: bool) -> Tensor:
         """Integrate approximately over the gaps of the clock; see `AttentionMixer.attend`."""
-        return integrate(continuous_attention, heads, is_causal, self.dropout, backend="first_order")
+        return integrate(
+            continuous_attention,
+            heads,
+            is_causal,
+            self.dropout,
+            backend="first_order",
+            interval=self.config.interval,
+        )

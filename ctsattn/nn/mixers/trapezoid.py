@@ -20,4 +20,4 @@ class Trapezoid(AttentionMixer):
 
     def attend(self, heads: Heads, is_causal: bool) -> Tensor:
         """Sum over tokens, each weighted by its half gaps; see `AttentionMixer.attend`."""
-        return integrate(trapezoid_attention, heads, is_causal, self.dropout)
+        return integrate(trapezoid_attention, heads, is_causal, self.dropout, interval=self.config.interval)
