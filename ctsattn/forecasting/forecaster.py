@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from ctsattn.data.frame import read_panel
 from ctsattn.forecasting import evaluation, frames
 from ctsattn.forecasting.answering import AnsweringEstimator
@@ -116,6 +118,16 @@ class Forecaster(AnsweringEstimator):
         """
         store = self._store(df, context.get("static_df"), context.get("past_df"), context.get("future_df"))
         return evaluation.score(self._fitted, store, self.accelerator)
+
+    @property
+    def losses_(self) -> pd.DataFrame:
+        """Losses along the training: `step`, `train` (mean since the row before), `val`; NaN: no round.
+
+        `plotting.plot_losses(forecaster)` draws them. Empty for models without parameters.
+        """
+        log = self._fitted.log
+        rows = () if log is None else log.history
+        return pd.DataFrame(rows, columns=["step", "train", "val"], dtype=float).astype({"step": int})
 
     def plot(
         self,

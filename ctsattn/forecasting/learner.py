@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch
+from ctsattn.forecasting.loss_history import LossHistory, read_history
 from ctsattn.forecasting.resuming import Checkpointing, RunFile, State
 from ctsattn.forecasting.training import Progress, Training, TrainingLog
 from ctsattn.losses import masked_mean
@@ -116,14 +117,17 @@ def _go_on(trainer: lightning.Trainer, writer: Checkpointing, batches: Any, save
 def finished_state(network: nn.Module, log: TrainingLog) -> State:
     """What is kept of a run that has ended: its weights and its log."""
     numbers = [log.seconds, log.train_loss, math.nan if log.validation_loss is None else log.validation_loss]
-    header = {"finished": [log.steps, log.best_step, list(log.bad_series), log.resumed_at]}
+    header = {
+        "finished": [log.steps, log.best_step, list(log.bad_series), log.resumed_at],
+        "history": log.history,
+    }
     tensors = {f"network/{k}": v for k, v in network.state_dict().items()}
     return header, {**tensors, "numbers": torch.tensor(numbers, dtype=torch.float64)}
 
 
 def _read_log(path: Path) -> TrainingLog:
     found = json.loads(path.read_text())
-    return TrainingLog(**{**found, "bad_series": tuple(found["bad_series"])})
+    return TrainingLog.of(found)
 
 
 def mean_loss(network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -154,6 +158,7 @@ class Learner(lightning.LightningModule):
         self.best_weights: dict[str, Tensor] | None = None
         self.good_weights: dict[str, Tensor] | None = None
         self.bad_series: tuple[int, ...] = ()
+        self.losses = LossHistory(training.validate_every)
         self._validation = [0.0, 0.0]
 
     @property
@@ -195,6 +200,7 @@ class Learner(lightning.LightningModule):
         self.train_loss = float(loss.detach())
         self._keep_good_weights()
         self.steps = self.step + 1
+        self.losses.add(self.steps, self.train_loss)
         return loss
 
     def _keep_good_weights(self) -> None:
@@ -227,6 +233,7 @@ class Learner(lightning.LightningModule):
         if math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
             self.best_loss, self.best_step = loss, self.step
             self.best_weights = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
+        self.losses.validated(self.step, loss)
         self._report(f"step {self.step}, validation loss {loss:.4g}", last=False)
 
     def on_train_end(self) -> None:
@@ -255,6 +262,7 @@ class Learner(lightning.LightningModule):
             best_step=self.best_step,
             bad_series=self.bad_series,
             resumed_at=self.resumed_at,
+            history=self.losses.rows(),
         )
         self._report(_in_words(self.log_of_run), last=True)
         return self.log_of_run
@@ -279,6 +287,7 @@ class Learner(lightning.LightningModule):
             "batches": self.batches,
             "best_step": self.best_step,
             "stopping": self.trainer.should_stop,
+            "losses": self.losses.state(),
         }
         return header, {**tensors, "numbers": torch.tensor(numbers, dtype=torch.float64)}
 
@@ -292,10 +301,18 @@ class Learner(lightning.LightningModule):
         if "finished" in header:
             self.steps, self.best_step, bad, resumed_at = header["finished"]
             self.log_of_run = TrainingLog(
-                self.steps, seconds, self.train_loss, self.best_loss, self.best_step, tuple(bad), resumed_at
+                self.steps,
+                seconds,
+                self.train_loss,
+                self.best_loss,
+                self.best_step,
+                tuple(bad),
+                resumed_at,
+                read_history(header["history"]),
             )
             self._report(f"{_in_words(self.log_of_run)}, read from the checkpoint", last=True)
             return True
+        self.losses.restore(header["losses"])
         self.steps = self.resumed_at = header["steps"]
         self.batches, self.best_step = header["batches"], header["best_step"]
         self.best_weights = _under(tensors, "best/") or None

@@ -98,7 +98,7 @@ def from_file(header: dict[str, Any], tensors: dict[str, Tensor]) -> Fitted:
         spec=spec,
         network=network,
         prior=tensors["prior"].numpy(),
-        log=None if log is None else TrainingLog(**{**log, "bad_series": tuple(log["bad_series"])}),
+        log=None if log is None else TrainingLog.of(log),
         correlation=PathCorrelation(**header["correlation"]),
         calibration=Calibration(**{k: v.numpy() for k, v in calibration.items()}) if calibration else None,
         store=_store_from_file(header["data"], _under(tensors, "data/")) if "data" in header else None,

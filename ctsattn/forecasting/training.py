@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ctsattn.data.batch import Batch
+from ctsattn.forecasting.loss_history import History, read_history
 
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 # PyTorch has one random generator per process, so fits in threads take turns.
@@ -121,6 +122,8 @@ class TrainingLog:
         best_step: Step of the weights that were kept.
         bad_series: Series of the batch whose loss was not finite; empty when all went well.
         resumed_at: Step of the checkpoint from which the run went on; 0 for a run without a break.
+        history: Step, mean training loss since the row before, and validation loss (None where there was no
+            round), at each validation round or as often; at most some hundred rows.
     """
 
     steps: int
@@ -130,6 +133,13 @@ class TrainingLog:
     best_step: int
     bad_series: tuple[int, ...] = ()
     resumed_at: int = 0
+    history: History = ()
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> TrainingLog:
+        """The log from its fields as JSON gives them; a log of an older file has no history."""
+        history = read_history(found.get("history", ()))
+        return cls(**{**found, "bad_series": tuple(found["bad_series"]), "history": history})
 
 
 @contextmanager

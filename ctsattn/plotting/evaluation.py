@@ -124,17 +124,27 @@ def plot_losses(losses: Any, *, figsize: tuple[float, float] = (7.2, 3.6)) -> Fi
     """Draw the losses of a fit against its steps.
 
     Args:
-        losses: Frame with a column `step` and one column per loss, such as `train` and `val`;
-            rows where a loss was not measured hold NaN. `Forecaster.losses_` is one.
+        losses: A fitted `Forecaster`, or a frame with a column `step` and one column per loss, as `train`
+            and `val`; rows where a loss was not measured hold NaN. `Forecaster.losses_` is one.
         figsize: Width and height in inches.
 
     Returns:
         The figure, with a mark at the lowest point of each loss but the first; it opens no window.
 
     Raises:
-        ValueError: If there is no column `step` or no loss.
+        ValueError: If there is no column `step` or no loss, as after a fit of a model without parameters.
+
+    Examples:
+        >>> import numpy as np, pandas as pd
+        >>> from ctsattn import Forecaster
+        >>> from ctsattn.forecasting import Training
+        >>> df = pd.DataFrame({"ds": np.arange(60.0), "y": np.sin(np.arange(60) / 3)})
+        >>> training = Training(max_steps=4, validate_every=2)
+        >>> figure = plot_losses(Forecaster(training=training, verbose=False).fit(df))
+        >>> [line.get_label() for line in figure.axes[0].get_lines()][:2]
+        ['train', 'val']
     """
-    frame = as_pandas(losses, "losses", ["step"])
+    frame = as_pandas(getattr(losses, "losses_", losses), "losses", ["step"])
     names = [column for column in frame.columns if column != "step" and frame[column].notna().any()]
     if not names:
         raise ValueError(f"`losses` holds no loss beside 'step'; its columns are {list(frame.columns)}.")

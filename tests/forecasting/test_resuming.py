@@ -61,7 +61,7 @@ def test_a_run_broken_again_and_again_ends_with_the_weights_of_one_that_was_not(
     assert_equal_weights(again, whole)
     assert again.training_log_.resumed_at == 6
     first, second = whole.training_log_, again.training_log_
-    for name in ("steps", "train_loss", "validation_loss", "best_step"):
+    for name in ("steps", "train_loss", "validation_loss", "best_step", "history"):
         assert getattr(first, name) == getattr(second, name), name
     assert again.predict(h=3).equals(whole.predict(h=3))
 
