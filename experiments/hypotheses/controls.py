@@ -152,7 +152,8 @@ def run_cell(plan: Plan, control: Control, stream: Stream, arm: str) -> Iterator
         yield from _per_seed(control, values, split="val", step=step)
     yield from _per_seed(control, trainer.loss("test"), split="test", step=control.course.steps)
     for step, percent in marks.items():
-        stayed = [losses[x] for x in (0, step, *(step + control.steps_at(e) for e in (1, 10)))]
+        later = (step + control.steps_at(extra) for extra in (1, 10))
+        stayed = [losses[x] for x in (0, step, *later, control.course.steps)]
         for target in targets:
             for kept in (True, False):
                 trainer.restore(saved[step], step)
@@ -171,7 +172,7 @@ def run_cell(plan: Plan, control: Control, stream: Stream, arm: str) -> Iterator
         trainer.network.switch(plan.arms[arm])
 
 
-_STAYED = ("first", "before", "stayed-1", "stayed-10")
+_STAYED = ("first", "before", "stayed-1", "stayed-10", "stayed-end")
 
 
 def _switched(

@@ -96,9 +96,14 @@ def report(plan: Plan) -> str:
     sections: list[str] = []
     for name, claim in CLAIMS.items():
         findings = claim.test(found, plan)
+        notes = claim.notes(found, plan) if findings and hasattr(claim, "notes") else []
         primary |= {f.name[:2]: f for f in findings if f.name.startswith("C")}
         sections += ["", f"## {name}", "", claim.CLAIM, "", f"*Statistic.* {claim.STATISTIC}", ""]
-        sections += [f"*Threshold.* {claim.THRESHOLD}", "", *table(findings), *by_dataset(findings[0])]
+        sections += [f"*Threshold.* {claim.THRESHOLD}", ""]
+        if not findings:
+            sections += ["It has not been run."]
+            continue
+        sections += [*table(findings), *by_dataset(findings[0]), *(x for note in notes for x in ("", note))]
     lines += [f"- {sentence}" for sentence in decide(primary, plan)]
     return "\n".join([*lines, *sections]) + "\n"
 
