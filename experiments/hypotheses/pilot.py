@@ -23,7 +23,7 @@ from experiments.hypotheses.run import RESULTS, Bench, append, stamp, start
 
 COLUMNS = [
     *("kind", "data", "arm", "regime", "positions", "rate", "seed", "loss", "last", "best_step"),
-    *("seconds", "peak_mib", "commit", "versions", "device"),
+    *("together", "seconds", "peak_mib", "commit", "versions", "device"),
 ]
 
 
@@ -33,13 +33,13 @@ class Trial:
 
     Attributes:
         kind: "rates" trains two seeds at every learning rate, "arms" all seeds at the rate chosen.
-        cell: What to train.
+        cells: What to train side by side: arms of one data set and regime.
         rates: Learning rate of each seed.
         seeds: The seeds.
     """
 
     kind: str
-    cell: Cell
+    cells: tuple[Cell, ...]
     rates: tuple[float, ...]
     seeds: tuple[int, ...]
 
@@ -53,43 +53,39 @@ def rate_trials(plan: Plan) -> list[Trial]:
     for name, facts in plan.sets.items():
         for regime in ["thinned"] if facts["native"] else regimes:
             cell = Cell(name, "A0", regime, "time")
-            found.append(Trial("rates", cell, *(tuple(x) for x in zip(*pairs, strict=True))))
+            found.append(Trial("rates", (cell,), *(tuple(x) for x in zip(*pairs, strict=True))))
     return found
 
 
 def arm_trials(plan: Plan, data: list[str], arms: list[str], rate: float) -> list[Trial]:
     """All seeds of some arms, to time them and to see how far seeds differ."""
     seeds = tuple(plan.tables["study"]["seeds"])
-    cells = [Cell(name, arm, "thinned", "time") for name in data for arm in arms]
-    return [Trial("arms", cell, (rate,) * len(seeds), seeds) for cell in cells]
+    groups = [tuple(Cell(name, arm, "thinned", "time") for arm in arms) for name in data]
+    return [Trial("arms", group, (rate,) * len(seeds), seeds) for group in groups]
 
 
 def run_trial(bench: Bench, trial: Trial) -> list[dict[str, Any]]:
-    """Train, and give one row for each seed."""
-    cell, on_cuda = trial.cell, bench.device.type == "cuda"
+    """Train, and give one row for each cell and seed."""
+    on_cuda = bench.device.type == "cuda"
     if on_cuda:
         torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
-    _, fitted = bench.fit(cell, trial.rates, list(trial.seeds))
+    trained = bench.fit(trial.cells, trial.rates, list(trial.seeds))
     common = {
         "kind": trial.kind,
-        **{name: getattr(cell, name) for name in ("data", "arm", "regime", "positions")},
+        "together": len(trial.cells),
         "seconds": time.perf_counter() - begin,
         "peak_mib": torch.cuda.max_memory_allocated() / 2**20 if on_cuda else "",
         **stamp(bench.device),
     }
-    best, last = fitted.curve.nan_to_num(torch.inf).min(dim=0).values.tolist(), fitted.curve[-1].tolist()
-    return [
-        {
-            **common,
-            "rate": rate,
-            "seed": seed,
-            "loss": best[i],
-            "last": last[i],
-            "best_step": int(fitted.best[i]),
-        }
-        for i, (rate, seed) in enumerate(zip(trial.rates, trial.seeds, strict=True))
-    ]
+    rows = []
+    for cell, (_, fitted) in zip(trial.cells, trained, strict=True):
+        names = {name: getattr(cell, name) for name in ("data", "arm", "regime", "positions")}
+        best = fitted.curve.nan_to_num(torch.inf).min(dim=0).values.tolist()
+        for i, (rate, seed) in enumerate(zip(trial.rates, trial.seeds, strict=True)):
+            losses = {"loss": best[i], "last": float(fitted.curve[-1, i]), "best_step": int(fitted.best[i])}
+            rows.append({**common, **names, "rate": rate, "seed": seed, **losses})
+    return rows
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -113,7 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     begin, clock = partial(start, options.device, options.tasks, PLAN), time.perf_counter()
     for trial, rows, trouble in share_out(trials, begin, run_trial, options.workers, 60 * options.minutes):
-        print(f"{time.perf_counter() - clock:6.1f} s  {trial.cell}  {trouble}", flush=True)
+        arms = " ".join(cell.arm for cell in trial.cells)
+        print(f"{time.perf_counter() - clock:6.1f} s  {arms}  {trial.cells[0]}  {trouble}", flush=True)
         if not trouble:
             append(options.out, rows, COLUMNS)
     return 0

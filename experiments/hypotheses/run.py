@@ -13,10 +13,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from io import StringIO
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,10 @@ from experiments.hypotheses.plan import PLAN, Plan, check_frozen
 from experiments.hypotheses.pool import share_out
 from experiments.hypotheses.prepared import load_task
 from experiments.hypotheses.tasks import DeviceTask, Windows
-from experiments.hypotheses.training import Fitted, train
+from experiments.hypotheses.training import Fitted, train_together
 
 RESULTS = Path(__file__).parent / "results"
+SMOKE = Path(__file__).parent / "smoke.toml"  # a plan over small generated sets, to try the pipeline
 COLUMNS = [  # of rows in long form, which the smaller experiments write
     *("experiment", "arm", "data", "model", "mixer", "lookback", "horizon", "condition", "seed", "split"),
     *("metric", "value", "step", "irregularity", "fit_seconds", "predict_seconds", "peak_mib", "params"),
@@ -76,46 +78,54 @@ class Bench:
             self._shown[cell.data] = windows_under(self.task(cell.data), self.plan.conditions(cell.plain))
         return self._shown[cell.data]
 
-    def fit(self, cell: Cell, rate: float | tuple[float, ...], seeds: list[int]) -> tuple[nn.Module, Fitted]:
-        """Train all seeds of a cell."""
-        plan, task = self.plan, self.task(cell.data)
-        design, lookback = plan.design(cell.variant, positions=cell.positions), task.task.shape.lookback
-        mixer, imputes = plan.arms[cell.arm], plan.imputes(cell.arm)
-        schedule = plan.schedule(cell.plain, cell.regime, rate)
-        return train(
-            lambda: Backbone(mixer, design, lookback, imputes),
-            task,
-            schedule,
-            seeds,
-            self.validation(cell.data),
-        )
+    def fit(
+        self, cells: Sequence[Cell], rate: float | tuple[float, ...], seeds: list[int]
+    ) -> list[tuple[nn.Module, Fitted]]:
+        """Train all seeds of some cells of one data set and regime, side by side."""
+        task = self.task(cells[0].data)
+        schedule = self.plan.schedule(cells[0].plain, cells[0].regime, rate)
+        makes = [partial(self._network, cell, task.task.shape.lookback) for cell in cells]
+        return train_together(makes, task, schedule, seeds, self.validation(cells[0].data))
+
+    def _network(self, cell: Cell, lookback: int) -> Backbone:
+        """An untrained network of a cell."""
+        design = self.plan.design(cell.variant, positions=cell.positions)
+        return Backbone(self.plan.arms[cell.arm], design, lookback, self.plan.imputes(cell.arm))
 
 
-def run_cell(bench: Bench, cell: Cell) -> Rows:
-    """Train and test a cell; its rows by the name of their file."""
+def run_group(bench: Bench, group: Sequence[Cell]) -> list[Rows]:
+    """Train and test cells of one data set and regime; the rows of each by the name of their file."""
     plan, on_cuda = bench.plan, bench.device.type == "cuda"
-    seeds, rate = plan.tables["study"]["seeds"], plan.rate(cell.plain, cell.regime)
+    seeds, rate = plan.tables["study"]["seeds"], plan.rate(group[0].plain, group[0].regime)
     if on_cuda:
         torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
-    skeleton, fitted = bench.fit(cell, rate, seeds)
-    trained = time.perf_counter()
+    trained = bench.fit(group, rate, seeds)
+    common = {
+        "rate": rate,
+        "steps": plan.tables["schedule"]["steps"],
+        "together": len(group),
+        "group_seconds": time.perf_counter() - begin,
+        "group_mib": torch.cuda.max_memory_allocated() / 2**20 if on_cuda else np.nan,
+        "config_hash": plan.sha256[:12],
+        **stamp(bench.device),
+    }
+    return [_rows(bench, cell, *one, common) for cell, one in zip(group, trained, strict=True)]
+
+
+def _rows(bench: Bench, cell: Cell, skeleton: nn.Module, fitted: Fitted, common: dict[str, Any]) -> Rows:
+    """Test a trained cell, and make its rows."""
     errors = evaluate(skeleton, fitted, bench.shown(cell))
     shape, names = bench.task(cell.data).task.shape, dict(zip(KEY, cell.key, strict=True))
     facts = {
         **names,
-        "mixer": plan.arms[cell.arm],
+        "mixer": bench.plan.arms[cell.arm],
         "lookback": shape.lookback,
         "horizon": shape.horizon,
-        "rate": rate,
-        "steps": plan.tables["schedule"]["steps"],
         "params": sum(p[0].numel() for p in fitted.parameters.values()),
-        "fit_seconds": trained - begin,
-        "test_seconds": time.perf_counter() - trained,
-        "peak_mib": torch.cuda.max_memory_allocated() / 2**20 if on_cuda else np.nan,
-        "config_hash": plan.sha256[:12],
-        **stamp(bench.device),
+        **common,
     }
+    seeds = bench.plan.tables["study"]["seeds"]
     return {
         "main": _main_rows(names, errors, seeds),
         "curves": _curves(names, fitted, seeds),
@@ -239,25 +249,31 @@ def wanted(cell: Cell, only: argparse.Namespace) -> bool:
     )
 
 
+def grouped(todo: Iterable[Cell]) -> list[tuple[Cell, ...]]:
+    """Neighbouring cells of one data set and regime, which see the same batches and run side by side."""
+    return [tuple(group) for _, group in groupby(todo, key=lambda cell: (cell.data, cell.regime))]
+
+
 def run_cells(
     todo: list[Cell], begin: Callable[[], Bench], out: Path, workers: int, seconds: float
 ) -> list[Cell]:
     """Run cells and keep their rows; returns those that failed."""
     failed, clock = [], time.perf_counter()
-    for cell, rows, trouble in share_out(todo, begin, run_cell, workers, seconds):
+    for group, found, trouble in share_out(grouped(todo), begin, run_group, workers, seconds):
         if trouble:
-            failed.append(cell)
+            failed.extend(group)
             print(trouble, file=sys.stderr, flush=True)
         else:
-            keep(out, rows)
-        print(f"{time.perf_counter() - clock:6.0f} s  {cell}", flush=True)
+            for rows in found:
+                keep(out, rows)
+        print(f"{time.perf_counter() - clock:6.0f} s  {[cell.key for cell in group]}", flush=True)
     return failed
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what is missing."""
     options = parse(arguments)
-    path = Path(__file__).parent / "smoke.toml" if options.smoke else PLAN
+    path = SMOKE if options.smoke else PLAN
     plan = Plan.read(path)
     if not options.smoke:
         check_frozen(plan)

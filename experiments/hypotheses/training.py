@@ -8,7 +8,7 @@ same batches in the same order. One step, and one look at the validation windows
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -79,15 +79,52 @@ def train(
     Returns:
         The network without parameters of its own, for `predict`, and what was fitted.
     """
-    run = Training(make, task, schedule, seeds, validation)
-    step = Recorded(run.step, run.state, task.device)
-    check = Recorded(run.check, run.state, task.device)
+    return train_together([make], task, schedule, seeds, validation)[0]
+
+
+def train_together(
+    makes: Sequence[Callable[[], nn.Module]],
+    task: DeviceTask,
+    schedule: Schedule,
+    seeds: list[int],
+    validation: Windows,
+) -> list[tuple[nn.Module, Fitted]]:
+    """Train several kinds of network side by side on the same batches; arguments and results as in `train`.
+
+    On CUDA each has a stream of its own: the kernels of one are too small to fill the device.
+    """
+    drawn = draw(task, schedule, seeds)
+    lanes = [_Lane(Training(make, task, schedule, seeds, validation, drawn)) for make in makes]
     for number in range(1, schedule.steps + 1):
-        step()
-        if number in run.due:
-            check()
-    best, curve = run.due_tensor[run.best_check].cpu(), run.curve.cpu()
-    return run.stack.skeleton, Fitted(run.stack.named(run.best), run.stack.buffers, curve, run.due, best)
+        for lane in lanes:
+            lane.advance(number)
+    return [lane.finish() for lane in lanes]
+
+
+class _Lane:
+    """A training whose step and check are recorded, on a stream of its own."""
+
+    def __init__(self, run: Training) -> None:
+        self._run, device = run, run.task.device
+        self._step = Recorded(run.step, run.state, device)
+        self._check = Recorded(run.check, run.state, device)
+        self._stream = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream()
+            self._stream.wait_stream(torch.cuda.current_stream())
+
+    def advance(self, number: int) -> None:
+        """Do step `number`, and check where it is due."""
+        with torch.cuda.stream(self._stream):
+            self._step()
+            if number in self._run.due:
+                self._check()
+
+    def finish(self) -> tuple[nn.Module, Fitted]:
+        """Wait for the work, and give what was fitted."""
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
+        return self._run.stack.skeleton, self._run.fitted()
 
 
 class Training:
@@ -99,6 +136,7 @@ class Training:
         schedule: How.
         seeds: The seeds.
         validation: Windows to choose by.
+        drawn: What `draw` gave, which is the same for all arms; None: it is drawn here.
     """
 
     def __init__(
@@ -108,11 +146,12 @@ class Training:
         schedule: Schedule,
         seeds: list[int],
         validation: Windows,
+        drawn: tuple[Tensor, Tensor | None] | None = None,
     ) -> None:
         device, count = task.device, len(seeds)
         self.task, self.schedule, self.validation = task, schedule, validation
         self.stack = Stack(make, seeds, device)
-        self.cuts, self.chance = draw(task, schedule, seeds)
+        self.cuts, self.chance = drawn or draw(task, schedule, seeds)
         self.flat = self.stack.flat.requires_grad_()
         self.first, self.second = (torch.zeros_like(self.flat, requires_grad=False) for _ in range(2))
         self.rates = _rates(schedule, count).to(device)
@@ -130,6 +169,11 @@ class Training:
         """Tensors that a step or a check changes."""
         adam = [self.flat.data, self.first, self.second, self.now]
         return [*adam, self.curve, self.checked, self.best, self.lowest, self.best_check]
+
+    def fitted(self) -> Fitted:
+        """What training leaves."""
+        best = self.due_tensor[self.best_check].cpu()
+        return Fitted(self.stack.named(self.best), self.stack.buffers, self.curve.cpu(), self.due, best)
 
     def step(self) -> None:
         """One step of the optimiser."""
