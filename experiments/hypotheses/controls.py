@@ -129,9 +129,8 @@ def make(control: Control, stream: Stream, arm: str, mixer: str) -> Trainer:
     )
     frequencies = () if arm.endswith("-none") else ladder
     network = StackedNetwork(
-        control.seeds, control.size, stream.inputs, stream.outputs, frequencies, stream.tokens
+        control.seeds, control.size, stream.inputs, stream.outputs, frequencies, stream.tokens, mixer
     ).to(stream.device)
-    network.switch(mixer)
     torch.manual_seed(0)  # of dropout
     return Trainer(network, stream, control.course, control.seeds)
 
@@ -151,6 +150,7 @@ def run_cell(plan: Plan, control: Control, stream: Stream, arm: str) -> Iterator
     for step, values in losses.items():
         yield from _per_seed(control, values, split="val", step=step)
     yield from _per_seed(control, trainer.loss("test"), split="test", step=control.course.steps)
+    yield from _taps(control, trainer.network)
     for step, percent in marks.items():
         later = (step + control.steps_at(extra) for extra in (1, 10))
         stayed = [losses[x] for x in (0, step, *later, control.course.steps)]
@@ -170,6 +170,15 @@ def run_cell(plan: Plan, control: Control, stream: Stream, arm: str) -> Iterator
                 for name, value in [*zip(_STAYED, stayed, strict=True), *found]:
                     yield from _per_seed(control, value, **facts, metric=name)
         trainer.network.switch(plan.arms[arm])
+
+
+def _taps(control: Control, network: StackedNetwork) -> Iterator[dict[str, Any]]:
+    """What a learned key filter has come to, mean over layers, heads and features."""
+    filters = [layer.own["mixer_taps"] for layer in network.layers if "mixer_taps" in layer.own]
+    if filters:
+        taps = torch.stack(filters).mean(dim=(0, 2, 3))
+        for name, values in zip(("before", "own", "after"), taps.unbind(dim=-1), strict=True):
+            yield from _per_seed(control, values, split="fitted", metric=f"tap-{name}")
 
 
 _STAYED = ("first", "before", "stayed-1", "stayed-10", "stayed-end")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from ctsattn.nn.mixers import MIXERS, AttentionMixer, MixerConfig
@@ -91,17 +92,30 @@ class StackedEmbedding(nn.Module):
         return F.embedding(tokens + shift, self.weight.reshape(-1, width))
 
 
-def operator(mixer: str, size: Size) -> AttentionMixer:
-    """An attention operator without learned parts of its own, for `StackedNetwork.operator`.
+class Operator(nn.Module):
+    """The attention operator of a mixer, on heads, without the mixer's projections.
+
+    Args:
+        mixer: Name in `MIXERS`.
+        size: Sizes.
 
     Raises:
-        ValueError: The mixer has parameters in its operator, so seeds cannot share it.
+        ValueError: The mixer is no attention.
     """
-    built = MIXERS[mixer](MixerConfig(size.d_model, size.num_heads))
-    own = [name for name, _ in built.named_parameters() if not name.startswith("projections.")]
-    if own or not isinstance(built, AttentionMixer):
-        raise ValueError(f"The operator `{mixer}` has parameters of its own; give one that has none.")
-    return built.eval()
+
+    def __init__(self, mixer: str, size: Size) -> None:
+        super().__init__()
+        built = MIXERS[mixer](MixerConfig(size.d_model, size.num_heads))
+        if not isinstance(built, AttentionMixer):
+            raise ValueError(f"`{mixer}` is no attention. Give one of those that derive from AttentionMixer.")
+        built.projections = nn.Identity()  # type: ignore[assignment]
+        self.mixer = built.eval()
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, clock: Tensor) -> Tensor:
+        """Attend causally, with a sink of key and value 0; `[batch, heads, length, head_dim]` each."""
+        zero = torch.zeros_like(k[:, :, 0])
+        heads = Heads(q, k, v, clock, None, SinkToken(zero, zero, 1.0))
+        return self.mixer.attend(heads, is_causal=True)
 
 
 class StackedLayer(nn.Module):
@@ -125,25 +139,42 @@ class StackedLayer(nn.Module):
         self.log_temperature = nn.Parameter(torch.zeros(seeds, 1, size.num_heads, 1, 1))
         self.up, self.down = StackedLinear(draws, width, 4 * width), StackedLinear(draws, 4 * width, width)
         self.rotary = TimeRotary(size.head_dim, frequencies)
+        self.own = nn.ParameterDict()  # parameters of the operator, where it has some
 
-    def forward(self, x: Tensor, times: Tensor, mixer: AttentionMixer) -> Tensor:
+    def give(self, operator: Operator) -> None:
+        """Take in what an operator has to learn, for each seed."""
+        seeds = len(self.project.weight)
+        for name, value in operator.named_parameters():
+            copies = value.detach().expand(seeds, *value.shape).clone()
+            self.own[name.replace(".", "_")] = nn.Parameter(copies)
+
+    def forward(self, x: Tensor, times: Tensor, operator: Operator) -> Tensor:
         """Map tokens `[seeds, batch, length, d_model]` at `times` `[seeds, batch, length]`."""
-        x = x + self._drop(self.merge(self._attend(self.mixer_norm(x), times, mixer)))
+        x = x + self._drop(self.merge(self._attend(self.mixer_norm(x), times, operator)))
         return x + self._drop(self.down(F.gelu(self.up(self.feedforward_norm(x)))))
 
-    def _attend(self, x: Tensor, times: Tensor, mixer: AttentionMixer) -> Tensor:
+    def _attend(self, x: Tensor, times: Tensor, operator: Operator) -> Tensor:
         shape, clock = x.shape, times.flatten(0, 1)
         parts = self.project(x).flatten(0, 1).unflatten(-1, (3, self.size.num_heads, self.size.head_dim))
         q, k, v = parts.permute(2, 0, 3, 1, 4)
         q, k = self.rotary(q, clock), self.rotary(k, clock)
         sharp = torch.exp(-self.log_temperature)
         q = (q.unflatten(0, shape[:2]) * sharp).flatten(0, 1)
-        zero = torch.zeros_like(k[:, :, 0])
-        out = mixer.attend(Heads(q, k, v, clock, None, SinkToken(zero, zero, 1.0)), is_causal=True)
+        own = {name: self.own[name.replace(".", "_")] for name, _ in operator.named_parameters()}
+        out = _for_each_seed(operator, own, shape[0], q, k, v, clock) if own else operator(q, k, v, clock)
         return out.transpose(1, 2).flatten(-2).unflatten(0, shape[:2])
 
     def _drop(self, branch: Tensor) -> Tensor:
         return F.dropout(branch, self.size.dropout, self.training)
+
+
+def _for_each_seed(operator: Operator, own: dict[str, Tensor], seeds: int, *parts: Tensor) -> Tensor:
+    """Apply an operator whose parameters each seed has its own of; `parts` `[seeds * batch, ...]`."""
+
+    def one(state: dict[str, Tensor], *parts: Tensor) -> Tensor:
+        return functional_call(operator, state, parts)
+
+    return vmap(one)(own, *(part.unflatten(0, (seeds, -1)) for part in parts)).flatten(0, 1)
 
 
 class StackedNetwork(nn.Module):
@@ -156,8 +187,9 @@ class StackedNetwork(nn.Module):
         outputs: Numbers answered for each token.
         frequencies: Angular frequencies of the rotary positions; none: no positions.
         tokens: Whether inputs are tokens of a vocabulary.
+        mixer: Name in `MIXERS` of the operator to begin with.
 
-    Attributes: operator: The attention operator; it may be exchanged at any time.
+    Attributes: mixer: Name of the present operator.
     """
 
     def __init__(
@@ -168,6 +200,7 @@ class StackedNetwork(nn.Module):
         outputs: int,
         frequencies: Sequence[float] = (),
         tokens: bool = False,
+        mixer: str = "softmax",
     ) -> None:
         super().__init__()
         draws = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -177,12 +210,22 @@ class StackedNetwork(nn.Module):
         self.norm = StackedNorm(len(draws), size.d_model)
         self.answer = StackedLinear(draws, size.d_model, outputs)
         self.size = size
-        self.switch("softmax")
+        for layer in self.layers:
+            layer.give(Operator(mixer, size))
+        self.switch(mixer)
 
     def switch(self, mixer: str) -> None:
-        """Attend with the operator of `mixer` from now on; parameters stay."""
-        # in a tuple, so that projections that the operator does not need are no part of this network
-        self.mixer, self._operator = mixer, (operator(mixer, self.size),)
+        """Attend with the operator of `mixer` from now on; parameters stay.
+
+        Raises:
+            ValueError: The operator has parameters that this network was not built with.
+        """
+        operator = Operator(mixer, self.size).to(self.norm.weight.device)
+        wanted, had = (len(list(x.parameters())) for x in (operator, self.layers[0].own))
+        if wanted > had:
+            raise ValueError(f"`{mixer}` has parameters of its own. Build the network with it.")
+        # in a tuple, so that its parameters, which the layers hold for each seed, are no part of this network
+        self.mixer, self._operator = mixer, (operator,)
 
     def forward(self, inputs: Tensor, times: Tensor) -> Tensor:
         """Answer `[seeds, batch, length, outputs]` at each token.

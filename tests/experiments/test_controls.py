@@ -11,6 +11,7 @@ from experiments.hypotheses import controls
 from experiments.hypotheses.claims import (
     h4_text,
     h6_switch,
+    key_filter,
     positions,
     recall,
     sinks,
@@ -29,11 +30,8 @@ LINES = "to be, or not to be, that is the question: " * 80
 
 
 def network(stream, seeds=(0, 1), mixer="softmax", size=SIZE) -> StackedNetwork:
-    made = StackedNetwork(
-        seeds, size, stream.inputs, stream.outputs, rotary_ladder(size.head_dim), stream.tokens
-    )
-    made.switch(mixer)
-    return made
+    frequencies = rotary_ladder(size.head_dim)
+    return StackedNetwork(seeds, size, stream.inputs, stream.outputs, frequencies, stream.tokens, mixer)
 
 
 def trainer(stream, seeds=(0, 1), mixer="softmax", **changes) -> Trainer:
@@ -53,7 +51,7 @@ def sines(clocks: int = 2, length: int = 120) -> Task:
     )
 
 
-@pytest.mark.parametrize("mixer", ["softmax", "continuous_unit", "continuous", "trapezoid", "first_order"])
+@pytest.mark.parametrize("mixer", ["softmax", "continuous_unit", "trapezoid", "first_order", "key_filter"])
 def test_a_stacked_network_is_causal(mixer):
     stream = Text(LINES, 12, "cpu")
     made, tokens = network(stream, mixer=mixer), torch.randint(stream.inputs, (2, 3, 12))
@@ -92,9 +90,21 @@ def test_text_is_learned_and_its_parts_do_not_overlap():
     assert stream.train_windows + 12 <= stream.borders["train"][1]
 
 
-def test_an_operator_with_parameters_of_its_own_is_refused():
-    with pytest.raises(ValueError, match="parameters of its own"):
-        network(Text(LINES, 12, "cpu"), mixer="key_filter")
+def test_a_switch_to_an_operator_with_parameters_of_its_own_is_refused():
+    with pytest.raises(ValueError, match="Build the network with it"):
+        network(Text(LINES, 12, "cpu")).switch("key_filter")
+
+
+def test_every_seed_learns_a_key_filter_of_its_own():
+    stream = Text(LINES, 12, "cpu")
+    run = trainer(stream, mixer="key_filter")
+    softmax = trainer(stream)
+    torch.testing.assert_close(run.loss("val"), softmax.loss("val"))
+    run.until(12)
+    taps = run.network.layers[0].own["mixer_taps"]
+    assert taps.shape == (2, 2, 8, 3)
+    assert (taps - torch.tensor([0.0, 1.0, 0.0])).abs().amax(dim=(1, 2, 3)).min() > 1e-4
+    assert not torch.allclose(taps[0], taps[1])
 
 
 def test_recall_asks_for_each_key_again_and_the_value_that_came_with_it():
@@ -174,6 +184,10 @@ def test_rows_of_the_controls_reach_their_claims(tmp_path, monkeypatch):
                 append(path, controls.rows_of(plan, control, stream, arm))
     rows = pd.read_csv(path)
     assert list(rows.columns) == COLUMNS
+    taps = rows[rows["split"].eq("fitted")]
+    assert set(taps["metric"]) == {"tap-before", "tap-own", "tap-after"} and set(taps["arm"]) == {"A5"}
+    share, *_ = key_filter.test(rows, plan)
+    assert abs(share.interval.percent()[0]) < 5  # 20 steps move the filter little
     assert len(text.test(rows, plan)) == 7 and "Bits per character" in text.notes(rows, plan)[0]
     assert len(recall.test(rows, plan)) == 3
     switches = h6_switch.losses(rows)
