@@ -87,9 +87,8 @@ class StackedEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Look `tokens` `[seeds, batch, length]` up."""
-        seeds, vocabulary, width = self.weight.shape
-        shift = torch.arange(seeds, device=tokens.device)[:, None, None] * vocabulary
-        return F.embedding(tokens + shift, self.weight.reshape(-1, width))
+        rows = tokens.flatten(1).unsqueeze(-1).expand(-1, -1, self.weight.shape[-1])
+        return self.weight.gather(1, rows).unflatten(1, tokens.shape[1:])
 
 
 class Operator(nn.Module):

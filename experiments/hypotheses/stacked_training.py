@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -125,18 +125,18 @@ class Trainer:
         return [*(p.detach() for p in self.parameters), *moments]
 
     def _step(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
         with self._mode(training=True):
             losses = self.stream.loss(self.network, self.now)
         # a seed that diverged must not stop the others: its gradient is dropped, and its loss reported
-        torch.where(losses.isfinite(), losses, 0.0).sum().backward()
-        self._clip()
+        total = torch.where(losses.isfinite(), losses, 0.0).sum()
+        gradients = torch.autograd.grad(total, self.parameters)
+        self._clip(gradients)
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
         self.optimizer.step()
 
-    def _clip(self) -> None:
+    def _clip(self, gradients: Sequence[Tensor]) -> None:
         """Scale the gradient of each seed to at most `clip`; one that is not finite becomes 0."""
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
         norms = torch.stack([g.flatten(1).square().sum(dim=1) for g in gradients]).sum(dim=0).sqrt()
         factor = (self.course.clip / norms.clamp(min=1e-12)).clamp(max=1.0)
         for g in gradients:
