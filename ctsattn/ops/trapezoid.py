@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ctsattn.ops.continuous.first_order import smoothed_attention, why_not
+from ctsattn.ops.continuous.first_order import fused_answer, smoothed_attention, why_not
 from ctsattn.ops.continuous.request import Interval, Tail, autocast, checked_request
 from ctsattn.ops.continuous.sink import Sink
 from ctsattn.ops.continuous.solve import Rule, attend
@@ -84,7 +84,7 @@ def trapezoid_attention(
     reason = why_not(q, k, v)
     if reason is not None:
         raise ValueError(f"`trapezoid_attention` cannot run here: {reason}.")
-    return attend(q, k, v, request, Rule(_core, _piece_weights))
+    return attend(q, k, v, request, Rule(_core, _piece_weights, _answer))
 
 
 def _core(
@@ -107,3 +107,22 @@ def _core(
 def _piece_weights(a0: Tensor, a1: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
     """Half of a piece's length for each end, times the exponential there."""
     return dt / 2 * a0.exp(), dt / 2 * a1.exp()
+
+
+def _answer(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gaps: Tensor,
+    first: Tensor,
+    last: Tensor,
+    scale: float,
+    *,
+    causal: bool = False,
+    full: bool = False,
+    offset: int = 0,
+    may_be_flat: bool = True,
+) -> Tensor | None:
+    """Outputs where the problem is one that `fused` has, else None."""
+    del first, last, may_be_flat
+    return fused_answer(q, k, v, gaps, scale, causal, full, offset, 0.0)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ctsattn import continuous_attention
 from ctsattn.ops import Sink, trapezoid_attention
+from ctsattn.ops.continuous import fused
 from ctsattn.ops.continuous.first_order import smoothed_attention
 from tests.ops.exact import CLOCKS, EMPTY_SHAPES, SHAPES, Inputs, Shape, inputs
 
@@ -85,15 +86,13 @@ def problem(case: str, dtype: torch.dtype) -> tuple[list[Tensor], Tensor, Tensor
     return [*given[:3], gaps], first, last, {"causal": causal, "full": full, "offset": offset}
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("case", CASES)
-def test_outputs_logarithms_and_gradients_of_both_are_those_of_the_formula(
-    name: str, case: str, dtype: torch.dtype
-) -> None:
+def assert_as_the_formula(name: str, case: str, dtype: torch.dtype, device: str) -> None:
+    """Outputs, logarithms and all gradients of `smoothed_attention` against float64."""
     tensors, first, last, hints = problem(case, dtype)
-    narrow = [x.requires_grad_() for x in tensors]
+    narrow = [x.to(device).requires_grad_() for x in tensors]
     wide = [x.detach().double().requires_grad_() for x in tensors]
-    out, lse = smoothed_attention(*narrow, first, last, 0.4, **hints, share=SHARES[name])
+    limits = first.to(device), last.to(device)
+    out, lse = (x.cpu() for x in smoothed_attention(*narrow, *limits, 0.4, **hints, share=SHARES[name]))
     expected, expected_lse = by_formula(*wide, first, last, 0.4, SHARES[name])
     some = expected_lse.isfinite()
     assert torch.equal(lse.isfinite(), some)
@@ -106,7 +105,59 @@ def test_outputs_logarithms_and_gradients_of_both_are_those_of_the_formula(
     for x, y in zip(narrow, wide, strict=True):
         assert x.grad is not None and y.grad is not None
         largest = max(y.grad.abs().max().item(), 1.0)
-        torch.testing.assert_close(x.grad.double(), y.grad, rtol=0.0, atol=2 * rounding * largest)
+        torch.testing.assert_close(x.grad.cpu().double(), y.grad, rtol=0.0, atol=2 * rounding * largest)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_logarithms_and_gradients_of_both_are_those_of_the_formula(
+    name: str, case: str, dtype: torch.dtype
+) -> None:
+    assert_as_the_formula(name, case, dtype, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_logarithms_and_gradients_on_cuda_are_those_of_the_formula(
+    name: str, case: str, dtype: torch.dtype
+) -> None:
+    assert_as_the_formula(name, case, dtype, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", [Shape(3, 4, 2, 200, 200, 64, 64), Shape(2, 3, 3, 77, 77, 33, 40)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"is_causal": True, "sink": Sink()},
+        {"is_causal": True, "holes": True},
+        {"interval": "symmetric", "tail": "hold", "is_causal": True},
+    ],
+    ids=str,
+)
+def test_the_public_operators_on_cuda_are_those_on_the_cpu_in_value_and_in_gradient(
+    attention: Attention, shape: Shape, dtype: torch.dtype, options: dict[str, object]
+) -> None:
+    given = inputs(shape, dtype=dtype)
+    options = dict(options)
+    mask = torch.rand(shape.batch, shape.keys) > 0.2 if options.pop("holes", False) else None
+    found = []
+    for device, wide in (("cuda", dtype), ("cpu", torch.float64)):
+        leaves = [x.detach().to(device, wide).requires_grad_() for x in given[:3]]
+        times = given.times.to(device).requires_grad_()
+        visible = None if mask is None else mask.to(device)
+        # Views that begin in the middle of a row of memory: the kernels need more than that.
+        q = torch.cat([leaves[0][..., :1], leaves[0]], dim=-1)[..., 1:]
+        out = attention(q, *leaves[1:], times, key_mask=visible, **options)
+        out.double().square().sum().backward()
+        found.append([out.detach(), *(x.grad for x in (*leaves, times))])
+    for x, y in zip(*found, strict=True):
+        error = (x.double().cpu() - y.double()).norm() / y.double().norm()
+        assert error < 8 * torch.finfo(dtype).eps
 
 
 def published_rule(q: Tensor, k: Tensor, v: Tensor, times: Tensor) -> Tensor:
@@ -281,10 +332,37 @@ def test_the_distance_of_the_first_order_form_from_the_exact_operator_shrinks_as
     assert 1.8 < order < 2.3
 
 
-def test_heads_whose_columns_lie_apart_in_memory_give_the_same():
+def test_heads_whose_columns_lie_apart_in_memory_give_the_same() -> None:
     q, k, v = (torch.randn(2, 2, 8, 7).mT for _ in range(3))
     times = torch.arange(7.0).square()
     strided = trapezoid_attention(q, k, v, times)
     torch.testing.assert_close(
         strided, trapezoid_attention(q.contiguous(), k.contiguous(), v.contiguous(), times)
     )
+
+
+FUSED = {
+    "all": {},
+    "past": {"is_causal": True},
+    "past after a sink": {"is_causal": True, "sink": Sink(0.3, 1.0, 0.5)},
+    "all and a sink": {"sink": Sink()},
+    "padded": {"is_causal": True, "key_mask": torch.arange(13) < torch.tensor([[13], [7]])},
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+@pytest.mark.parametrize("shape", [SMALL, Shape(2, 3, 1, 13, 13, 8, 24)], ids=str)
+@pytest.mark.parametrize("case", FUSED)
+def test_the_fused_passes_give_what_tensor_operations_give(
+    attention: Attention, case: str, shape: Shape, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, upstream = inputs(shape, dtype=dtype), torch.randn(*shape[:2], 13, shape.value_dim, dtype=dtype)
+    fuse, results, used = fused.can_fuse, [], []
+    for decide in (lambda *x: used.append(fuse(*x)) or used[-1], lambda *x: False):
+        monkeypatch.setattr(fused, "can_fuse", decide)
+        leaves = [x.mT.contiguous().mT.requires_grad_() for x in given[:3]]
+        out = attention(*leaves, given.times, **FUSED[case])
+        results.append([out, *torch.autograd.grad(out, leaves, upstream)])
+    assert used == [True]
+    for x, y in zip(*results, strict=True):
+        assert (x - y).abs().max() < 8 * torch.finfo(dtype).eps * y.abs().max()

@@ -10,24 +10,28 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+
+# Exponent of two of the largest unit; float32 holds exponents to 127.
+MAX_UNIT = 64
 
 
 def steps_between(times: Tensor, wide: torch.dtype) -> Tensor:
     """Time before each knot `[batch, knots]`, 0 before the first, in the clock's dtype if it is floating."""
-    steps = pad(times.diff(dim=-1), (1, 0))[:, : times.shape[-1]]
+    steps = torch.diff(times, prepend=times[:, :1]) if times.shape[1] else times
     return steps if steps.is_floating_point() else steps.to(wide)
 
 
 def unit_of(gaps: Tensor) -> Tensor:
-    """A power of two near the first gap that is not 0, or 1: `[batch, 1]`, without gradient."""
+    """A power of two near the first gap that is not 0, or 1: `[batch, 1]`, without gradient.
+
+    It lies between 2^-64 and 2^64, so that gaps many orders smaller or larger than the first stay finite.
+    """
     if gaps.shape[-1] == 0:
         return gaps.new_ones((gaps.shape[0], 1))
     gaps = gaps.detach()
-    first = (gaps > 0).byte().argmax(dim=-1, keepdim=True)
-    gap = gaps.gather(-1, first)
-    mantissa, _ = torch.frexp(torch.where(gap > 0, gap, 1.0))
-    return torch.where(gap > 0, gap / mantissa, 1.0)
+    gap = gaps.gather(-1, (gaps > 0).byte().argmax(dim=-1, keepdim=True))
+    exponent = torch.frexp(gap).exponent.clamp(-MAX_UNIT, MAX_UNIT)
+    return torch.ldexp(torch.ones_like(gap), exponent)
 
 
 def median_gap(gaps: Tensor, is_piece: Tensor | None) -> Tensor:

@@ -18,11 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ctsattn.ops.continuous.cpu import has_numba
 from ctsattn.ops.continuous.ends import repeat_heads, take_knots
 from ctsattn.ops.continuous.stock import stock_attention
 
 # A straight piece gives its left knot e^(a0) (1/2 + δ/6 + …) = e^(a0 + δ/3 + …) / 2.
 SHARE_OF_NEIGHBOUR = 1 / 3
+MAX_ROWS = 2**16 - 1  # what CUDA can count along the last axis of a grid
 
 
 def why_not(q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -31,6 +33,8 @@ def why_not(q: Tensor, k: Tensor, v: Tensor) -> str | None:
         return f"it runs on the CPU and on CUDA, not on {q.device.type}"
     if q.is_cuda and q.dtype == torch.float64:
         return "the stock kernels on CUDA know no float64"
+    if q.is_cuda and q.shape[0] > MAX_ROWS:
+        return f"the stock kernels on CUDA take at most {MAX_ROWS} rows, not {q.shape[0]}; split the batch"
     return None
 
 
@@ -52,6 +56,49 @@ def core(
     Without `causal` or `full` it materialises a mask `[batch, queries, knots]`.
     """
     return smoothed_attention(q, k, v, gaps, first, last, scale, causal, full, offset, SHARE_OF_NEIGHBOUR)
+
+
+def answer(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gaps: Tensor,
+    first: Tensor,
+    last: Tensor,
+    scale: float,
+    *,
+    causal: bool = False,
+    full: bool = False,
+    offset: int = 0,
+    may_be_flat: bool = True,
+) -> Tensor | None:
+    """Outputs where the problem is one that `fused` has, else None; arguments as in `core`."""
+    del first, last, may_be_flat
+    return fused_answer(q, k, v, gaps, scale, causal, full, offset, SHARE_OF_NEIGHBOUR)
+
+
+core.answer = answer  # pyright: ignore[reportFunctionMemberAccess]  # `solve.py` takes it where nothing has to be merged afterwards
+
+
+def fused_answer(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gaps: Tensor,
+    scale: float,
+    causal: bool,
+    full: bool,
+    offset: int,
+    share: float,
+) -> Tensor | None:
+    """Outputs of `smoothed_attention`, if `fused` has the problem and numba is there to run it."""
+    if torch.compiler.is_compiling() or q.device.type != "cpu" or not has_numba():
+        return None
+    from ctsattn.ops.continuous.fused import can_fuse, fused_attention
+
+    if not can_fuse(q, k, v, gaps, causal, full, offset):
+        return None
+    return fused_attention(q, k, v, gaps, scale, causal, offset, share)
 
 
 def smoothed_attention(
@@ -85,6 +132,8 @@ def smoothed_attention(
     Returns:
         Mean value and logarithm of the sum of weights, as `reference.core`.
     """
+    if scale <= 0:  # the kernels on CUDA hold biases in units of the scale
+        q, scale = q * scale, 1.0
     before = gaps.masked_fill(torch.arange(gaps.shape[1], device=gaps.device) == 0, 0.0)
     k, wide_q = k.to(gaps.dtype), q.to(gaps.dtype)
     none = torch.zeros_like(k[:, :, :1])

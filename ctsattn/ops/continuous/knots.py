@@ -107,8 +107,15 @@ def index_limits(
         Three int64 tensors `[batch, queries]`.
     """
     batch, _, length, _ = knots.k.shape
-    device = knots.k.device
-    before = knots.before
+    device, before = knots.k.device, knots.before
+    if before is None and cu_seqlens is None:
+        first, final = (
+            torch.full((1, 1), at, device=device).expand(batch, queries) for at in (0, length - 1)
+        )
+        if not is_causal or length == 0:
+            return first, final, final
+        last = torch.arange(start, start + queries, device=device).clamp_(max=length - 1)
+        return first, last.expand(batch, queries), final
     if before is None:
         before = torch.arange(length + 1, device=device).expand(batch, -1)
     token = (torch.arange(queries, device=device) + start).clamp(max=max(length - 1, 0))

@@ -80,7 +80,8 @@ def checked_request(
         _check_company_of_query_times(times, cu_seqlens)
     if cu_seqlens is not None:
         _check_borders(cu_seqlens, keys, queries, device)
-    _check_values(times, query_times, key_mask)
+    if query_times is not None and may_look_at_values(query_times):
+        check_finite("query_times", query_times)
     factor = float(q.shape[-1] ** -0.5) if scale is None else scale
     sink = _checked_sink(sink)
     return Request(
@@ -126,14 +127,6 @@ def _check_company_of_query_times(times: Tensor | None, cu_seqlens: Tensor | Non
             "`query_times` and `cu_seqlens` do not go together. Give each series a batch row, and mask the "
             "padding with `key_mask`."
         )
-
-
-def _check_values(times: Tensor | None, query_times: Tensor | None, key_mask: Tensor | None) -> None:
-    """Check that clocks are finite where they are read, if their values may be looked at."""
-    if times is not None and may_look_at_values(times, key_mask):
-        check_finite("times", times if key_mask is None else times.masked_fill(~key_mask, 0))
-    if query_times is not None and may_look_at_values(query_times):
-        check_finite("query_times", query_times)
 
 
 def _checked_sink(sink: Sink | tuple | None) -> Sink | None:

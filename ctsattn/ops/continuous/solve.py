@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from ctsattn._checks import check_ascending, may_look_at_values
+from ctsattn._checks import check_ascending, check_finite, may_look_at_values
 from ctsattn.ops.continuous.clock import elapsed_since, steps_between, unit_of
+from ctsattn.ops.continuous.cpu import has_numba
 from ctsattn.ops.continuous.ends import PartialPiece, merge_partial, repeat_heads, take_knots
 from ctsattn.ops.continuous.interval import ends_at_query, symmetric_ends
 from ctsattn.ops.continuous.knots import (
@@ -33,13 +34,13 @@ class Rule(NamedTuple):
     Attributes:
         core: Solves the canonical problem, as `reference.core`.
         piece_weights: Shares of a piece that fall to its two ends, as `reference.piece_weights`.
-        answer: As `core`, but only outputs, and complete where there is nothing to integrate; None: the rule
-            has no such pass of its own.
+        answer: As `core`, but only outputs, and complete where there is nothing to integrate; it may decline
+            with None. None: the rule has no such pass of its own.
     """
 
     core: Core
     piece_weights: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-    answer: Callable[..., Tensor] | None = None
+    answer: Callable[..., Tensor | None] | None = None
 
 
 class Problem(NamedTuple):
@@ -130,6 +131,12 @@ def _lengths(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Gaps before the knots, gap of the sink, and time since the last knot, in one unit for each row."""
     batch, _, length, _ = knots.k.shape
+    if _is_ordinary(request, knots) and knots.times is not None:
+        from ctsattn.ops.continuous.cpu.clock import plain_gaps
+
+        gaps = plain_gaps(knots.times, wide)
+        if gaps is not None:
+            return gaps, None, None
     piece = knots.piece_before()
     if knots.times is None:
         gaps = torch.ones((batch, length), dtype=wide, device=knots.k.device)
@@ -137,6 +144,7 @@ def _lengths(
     else:
         gaps = steps_between(knots.times, wide)
         if may_look_at_values(knots.times, piece):
+            _check_finite(request)
             check_ascending("times", gaps.detach(), piece, knots.source)
     gaps = gaps if piece is None else torch.where(piece, gaps, 0.0)
     sink_gap = None if request.sink is None else request.sink.gap_of(knots, gaps)
@@ -147,6 +155,21 @@ def _lengths(
     gaps, sink_gap, elapsed = (None if x is None else (x / unit).to(wide) for x in (gaps, sink_gap, elapsed))
     assert gaps is not None
     return gaps, sink_gap, elapsed
+
+
+def _check_finite(request: Request) -> None:
+    """Check that times are finite where they are read."""
+    times, mask = request.times, request.key_mask
+    if times is not None:
+        check_finite("times", times if mask is None else times.masked_fill(~mask, 0))
+
+
+def _is_ordinary(request: Request, knots: Knots) -> bool:
+    """Whether there is nothing but a clock in eager code on the CPU, which is read in one pass."""
+    if knots.times is None or knots.before is not None or knots.series is not None:
+        return False
+    alone = request.sink is None and (request.query_times is None or request.tail == "observed")
+    return alone and not knots.times.requires_grad and may_look_at_values(knots.times) and has_numba()
 
 
 def _ends(
@@ -179,7 +202,9 @@ def solve(problem: Problem, rule: Rule) -> Tensor:
     hints = {"causal": problem.causal, "full": problem.full, "offset": problem.offset}
     if rule.answer is not None and problem.whole is None and not problem.partial:
         flat = problem.may_be_flat
-        return rule.answer(q, k, v, problem.gaps, first, last, scale, **hints, may_be_flat=flat)
+        out = rule.answer(q, k, v, problem.gaps, first, last, scale, **hints, may_be_flat=flat)
+        if out is not None:
+            return out
     out, lse = rule.core(q, k, v, problem.gaps, first, last, scale, **hints)
     for piece in problem.partial:
         out, lse = merge_partial(out, lse, q, k, v, scale, piece, rule.piece_weights)

@@ -11,6 +11,19 @@ enough to make more of them:
   0.
 
 The columns are made in the backward pass, and only where such a gradient is wanted.
+
+No public function gives the logarithm of the sum together with a backward pass, so the operators behind
+`scaled_dot_product_attention` are called by name; what follows holds for torch 2.6 to 2.13.
+On CUDA the memory-efficient kernel takes for granted (`mem_eff_attention/kernel_backward.h`,
+`transformers/cuda/attention_backward.cu`):
+
+- The bias is `[batch, heads, queries, keys]` in the dtype of the queries, and its rows are a multiple of 16
+  numbers apart; heads that share it have the stride 0.
+- Pointers and strides of all operands are aligned to 16 bytes.
+- The logarithm is float32 in rows of a multiple of 32.
+- The output that its backward pass reads lies in memory as the forward pass wrote it, `[batch, queries,
+  heads, width]`: of its strides only those of batch and heads are read. In another order it reads beyond
+  the end of the tensor.
 """
 
 from __future__ import annotations
@@ -28,6 +41,8 @@ aten = torch.ops.aten
 
 # Bias of a key that a query does not see: finite, as the kernels are not all safe with -inf.
 HIDDEN = -1e30
+# Rows of logarithms on CUDA, and of a bias there, are multiples of this.
+LSE_ROW, BIAS_ROW = 32, 16
 # Columns that hold a logarithm of a weight in a narrow dtype, each what those before it have rounded off.
 BIAS_COLUMNS = 3
 
@@ -184,7 +199,8 @@ class _KernelCall(NamedTuple):
         """Gradients of `q`, `k` and `v`."""
         q, k, v, bias, scale, is_causal, _ = self
         if q.is_cuda:
-            lse = pad(lse, (0, -lse.shape[-1] % 32))  # as that kernel pads it
+            lse = pad(lse, (0, -lse.shape[-1] % LSE_ROW)).contiguous()
+            out = out.transpose(1, 2).contiguous().transpose(1, 2)
             seed = torch.zeros((), dtype=torch.int64, device=q.device)  # read for dropout only
             wanted = [True, True, True, False]
             return aten._scaled_dot_product_efficient_attention_backward(
@@ -266,7 +282,7 @@ def _shown(q: Tensor, mask: Tensor | None) -> Tensor | None:
     if mask is None:
         return None
     hidden = torch.finfo(q.dtype).min / 4
-    shown = torch.where(pad(mask, (0, -mask.shape[-1] % 16)), 0.0, hidden).to(q.dtype)
+    shown = torch.where(pad(mask, (0, -mask.shape[-1] % BIAS_ROW)), 0.0, hidden).to(q.dtype)
     return shown[:, None, :, : mask.shape[-1]].expand(-1, q.shape[1], -1, -1)
 
 
@@ -279,6 +295,8 @@ def _to_width(x: Tensor, width: int) -> Tensor:
     """Append columns of zeros; the kernels take for granted that columns are neighbours in memory."""
     if x.shape[-1] != width:
         return pad(x, (0, width - x.shape[-1]))
+    if x.is_cuda and (x.data_ptr() % 16 or any(step * x.itemsize % 16 for step in x.stride()[:-1])):
+        return x.clone(memory_format=torch.contiguous_format)
     return x if x.stride(-1) == 1 else x.contiguous()
 
 

@@ -39,6 +39,7 @@ The first call in a fresh installation compiles for some seconds; the result is 
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -51,6 +52,12 @@ from ctsattn.ops.mapping import fold_into_batch
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+@cache
+def has_numba() -> bool:
+    """Whether numba is installed."""
+    return find_spec("numba") is not None
+
+
 def why_not(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Reason why this backend cannot run on these tensors, and what to do; None if it can."""
     del k, v
@@ -58,7 +65,7 @@ def why_not(q: Tensor, k: Tensor, v: Tensor) -> str | None:
         return f'it runs on the CPU, but `q` is on {q.device}; `backend="triton"` or "reference" runs there'
     if q.dtype not in _DTYPES:
         return f'it has no arithmetic for {q.dtype}; `backend="reference"` takes every dtype'
-    if find_spec("numba") is None:
+    if not has_numba():
         return "numba is not installed: `pip install numba`"
     return None
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -335,7 +335,7 @@ def _unpack(q, k, v, gaps, first, last, numbers):
     return inputs, Sizes(n[9], n[10], n[11], n[12], n[13], n[14], n[15], n[16])
 
 
-def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """A compiled entry point, kept on disk where there is a folder that can be written to."""
     try:
         return njit(nogil=True, cache=True)(function)
@@ -350,14 +350,14 @@ def _entries(sources: str) -> tuple[Callable[..., None], Callable[..., None]]:
     to attend over a short series.
     """
 
-    @_compiled
+    @compiled
     def forward(q, k, v, gaps, first, last, numbers, scale, begin, end, out, lse, peak, inverse):
         """Answer tiles `begin` to `end`, counted over batch, heads and tiles."""
         if sources != "":
             inputs, sizes = _unpack(q, k, v, gaps, first, last, numbers)
             _forward(inputs, sizes, scale, begin, end, Answer(out, lse, peak, inverse))
 
-    @_compiled
+    @compiled
     def backward(
         q,
         k,

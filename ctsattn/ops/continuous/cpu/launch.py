@@ -20,7 +20,7 @@ def forward(
     out = gaps.new_empty((*q.shape[:3], v.shape[3]))
     lse, peak, inverse = (gaps.new_empty(q.shape[:3]) for _ in range(3))
     arrays, numbers, sizes = _pack(q, k, v, gaps, first, last)
-    found, strides_and_sizes = [_flat(x, x.dtype) for x in (out, lse, peak, inverse)], np.array(numbers)
+    found, strides_and_sizes = [flat(x, x.dtype) for x in (out, lse, peak, inverse)], np.array(numbers)
 
     def kernel(begin: int, end: int) -> None:
         kernels.forward(*arrays, strides_and_sizes, scale, begin, end, *found)
@@ -54,10 +54,10 @@ def backward(
     parts = (q.shape[0], sizes.kv_heads, splits, sizes.knots)
     dq, dgaps = gaps.new_empty(q.shape), gaps.new_empty(parts)
     dk, dv = (gaps.new_empty(*parts, -(-x.shape[3] // sizes.strip) * sizes.strip) for x in (k, v))
-    outs, out_strides = _strided(out, gaps.dtype)
-    grads, grad_strides = _strided(grad_out, gaps.dtype)
+    outs, out_strides = strided(out, gaps.dtype)
+    grads, grad_strides = strided(grad_out, gaps.dtype)
     all_numbers = np.array([*numbers, *out_strides, *grad_strides, splits, with_gaps])
-    rest = [outs, grads] + [_flat(x, gaps.dtype) for x in (grad_lse, peak, inverse, dq, dk, dv, dgaps)]
+    rest = [outs, grads] + [flat(x, gaps.dtype) for x in (grad_lse, peak, inverse, dq, dk, dv, dgaps)]
 
     def kernel(begin: int, end: int) -> None:
         kernels.backward(*arrays, all_numbers, scale, begin, end, *rest)
@@ -76,30 +76,35 @@ def _pack(
     sizes = kernels.Sizes(q.shape[1], v.shape[1], q.shape[2], v.shape[2], q.shape[3], v.shape[3], tile, strip)
     arrays, numbers = [], []
     for x in (q, k, v):
-        flat, strides = _strided(x, gaps.dtype)
-        arrays.append(flat)
+        memory, strides = strided(x, gaps.dtype)
+        arrays.append(memory)
         numbers += strides
-    arrays += [_flat(gaps, gaps.dtype), _flat(first, torch.int32), _flat(last, torch.int32)]
+    arrays += [flat(gaps, gaps.dtype), flat(first, torch.int32), flat(last, torch.int32)]
     return arrays, [*numbers, *sizes], sizes
 
 
-def _strided(x: Tensor, dtype: torch.dtype) -> tuple[np.ndarray, tuple[int, ...]]:
+def strided(x: Tensor, dtype: torch.dtype | None = None) -> tuple[np.ndarray, tuple[int, ...]]:
     """A tensor's memory and first three strides; no copy where its last stride is 1 and its dtype fits."""
-    x = x.detach()
-    x = x if x.dtype == dtype else x.to(dtype)
-    x = x if x.stride(3) == 1 else x.contiguous()
+    x = _plain(x, dtype)
+    strides = x.stride()
+    if strides[3] != 1:
+        x = x.contiguous()
+        strides = x.stride()
     if x.is_contiguous():
-        return x.view(-1).numpy(), x.stride()[:3]
-    span = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1
-    flat = x.as_strided((span if x.numel() else 0,), (1,))
-    return flat.numpy(), x.stride()[:3]
+        return x.numpy().reshape(-1), strides[:3]
+    span = sum((size - 1) * stride for size, stride in zip(x.shape, strides, strict=True)) + 1
+    return x.as_strided((span if x.numel() else 0,), (1,)).numpy(), strides[:3]
 
 
-def _flat(x: Tensor, dtype: torch.dtype) -> np.ndarray:
+def flat(x: Tensor, dtype: torch.dtype | None = None) -> np.ndarray:
     """A tensor's elements in order, without a copy where it is contiguous and its dtype fits."""
-    x = x.detach()
-    x = x if x.dtype == dtype else x.to(dtype)
-    return x.contiguous().view(-1).numpy()
+    return _plain(x, dtype).contiguous().numpy().reshape(-1)
+
+
+def _plain(x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """A tensor without its graph, in a dtype."""
+    x = x.detach() if x.requires_grad else x
+    return x if dtype is None or x.dtype == dtype else x.to(dtype)
 
 
 def _joined(total: Tensor, like: Tensor) -> Tensor:

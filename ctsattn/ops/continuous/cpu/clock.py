@@ -1,0 +1,45 @@
+"""Numba: gaps of an ordinary clock in one pass, as `solve.py` finds them by a dozen tensor operations.
+
+Those cost more than attention over a short series. The rules are in `continuous/clock.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ctsattn.ops.continuous.clock import MAX_UNIT
+from ctsattn.ops.continuous.cpu.kernels import compiled
+from ctsattn.ops.continuous.cpu.launch import flat
+
+
+def plain_gaps(times: Tensor, wide: torch.dtype) -> Tensor | None:
+    """Time before each knot in a power of two near the row's first gap, `[batch, knots]`.
+
+    None if a clock falls or is not finite, which the caller then finds and names.
+    """
+    gaps = times.new_empty(times.shape, dtype=wide)
+    ordinary = _write_gaps(flat(times), times.shape[1], flat(gaps))
+    return gaps if ordinary else None
+
+
+@compiled
+def _write_gaps(times, knots, gaps):
+    """Write the gaps of all rows; whether every time is finite and none falls."""
+    for start in range(0, len(times), max(knots, 1)):
+        if not -math.inf < times[start] < math.inf:
+            return False
+        factor = 0.0
+        gaps[start] = 0
+        for place in range(start + 1, start + knots):
+            step = np.float64(times[place] - times[place - 1])
+            if not 0 <= step < math.inf:
+                return False
+            if factor == 0 and step > 0:
+                exponent = math.frexp(step)[1]
+                factor = math.ldexp(1.0, -max(-MAX_UNIT, min(exponent, MAX_UNIT)))
+            gaps[place] = step * factor
+    return True
