@@ -13,6 +13,7 @@ import numpy as np
 from experiments.hypotheses import rows as committed
 from experiments.hypotheses.claims import CLAIMS
 from experiments.hypotheses.claims.finding import Finding
+from experiments.hypotheses.control_figures import draw
 from experiments.hypotheses.plan import Plan, check_frozen
 from experiments.hypotheses.statistics import dataset_means, holm
 
@@ -118,6 +119,7 @@ def main() -> int:
         print(f"There is no verdict yet: {missing}", file=sys.stderr)
         return 2
     REPORT.write_text(text)
+    draw(committed.read())
     print(text)
     return 0
 

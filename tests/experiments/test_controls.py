@@ -18,6 +18,7 @@ from experiments.hypotheses.claims import (
     smooth,
     text,
 )
+from experiments.hypotheses.control_figures import draw
 from experiments.hypotheses.plan import Plan
 from experiments.hypotheses.run import COLUMNS, append
 from experiments.hypotheses.stacked import Size, StackedNetwork
@@ -212,6 +213,9 @@ def test_rows_of_the_controls_reach_their_claims(tmp_path, monkeypatch):
     assert set(switches["arm"]) == {"A0>A3", "A3>A0"}
     assert set(switches["condition"]) == {f"{p}-{s}" for p in (25, 50, 75) for s in ("kept", "reset")}
     assert switches["end"].notna().sum() == 2 * 2  # two switches, two seeds, at 50 % with the state kept
+    drawn = draw(rows, tmp_path / "figures")
+    assert [path.name for path in drawn] == ["loss_curves.png", "switches.png"]
+    assert all(path.stat().st_size > 10_000 for path in drawn)
     assert smooth.test(rows, plan) == [] and h4_text.test(rows, plan) == []
 
 
