@@ -49,10 +49,11 @@ def _curves(rows: pd.DataFrame, folder: Path) -> Iterator[Path]:
         factor = 1 / math.log(2) if here["metric"].eq("nats").all() else 1.0
         mean = here.pivot_table("value", "step", "arm") * factor
         for colour, arm in zip(CYCLE, (a for a in _LABELS if a in mean), strict=False):
-            left.plot(mean.index, mean[arm], color=colour, label=_LABELS[arm])
+            line = mean[arm].dropna()  # arms that are switched are looked at more often
+            left.plot(line.index, line, color=colour, label=_LABELS[arm])
             _ratio_to_softmax(right, here, arm, colour)
         unit = "bits per character" if factor != 1.0 else "MSE"
-        left.set(title=f"{name}: validation loss", xscale="log", yscale="log", xlabel="step", ylabel=unit)
+        left.set(title=f"{name}: validation loss", xscale="log", xlabel="step", ylabel=unit)
         right.set(title=f"{name}: less softmax", xscale="log", xlabel="step", ylabel="percent")
         right.axhline(0.0, color=GREY, linewidth=0.8)
     legend_below(figure, axes, columns=3)
@@ -66,7 +67,7 @@ def _ratio_to_softmax(ax: Axes, here: pd.DataFrame, arm: str, colour: str) -> No
     if arm == "A0":
         return
     table = here.pivot_table("value", "step", ["arm", "seed"])
-    percent = 100 * np.log(table[arm] / table["A0"])
+    percent = 100 * np.log(table[arm] / table["A0"]).dropna()
     mean, error = percent.mean(axis=1), 2 * percent.std(axis=1) / math.sqrt(percent.shape[1])
     ax.plot(mean.index, mean, color=colour, label=_LABELS[arm])
     ax.fill_between(mean.index, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)
