@@ -24,8 +24,8 @@ def against_plan(
         positions: Kind of positions of the variant.
 
     Returns:
-        A finding for each arm, and one for the last arm against the first within the variant; none without
-        rows.
+        A finding for each arm that has rows of both, and one for the last arm against the first within the
+        variant.
     """
     changed, usual = _of(rows, variant, positions), _of(rows, "", "time")
     names, data = conditions(plan, *CONDITIONS), sorted(set(changed["data"]) & set(usual["data"]))
@@ -37,8 +37,10 @@ def against_plan(
             continue
         both = pd.concat([table.assign(arm=kind) for table, kind in zip(pair, _KINDS, strict=True)])
         found.append(Finding.of(f"{label} / plan, {arm}", ratios(both, *_KINDS, names, data)))
-    if len(found) == len(arms) > 1:
-        first, last = arms[0], arms[-1]
+    first, last = arms[0], arms[-1]
+    together = [set(changed.loc[changed["arm"].eq(arm), "data"]) for arm in (first, last)]
+    data = sorted(together[0] & together[1])
+    if data:
         found.append(Finding.of(f"{last} / {first}, {label}", ratios(changed, last, first, names, data)))
     return found
 

@@ -23,16 +23,29 @@ THRESHOLD = "Confirmed if the 95 % interval of A3 / A0 or A4 / A0 lies below -1 
 
 def test(rows: pd.DataFrame, plan: Plan) -> list[Finding]:
     """The square on regular and on thinned windows, then the other kinds of positions."""
-    data, found = list(plan.tables["data"]), []
-    for regime, group, arm in (("regular", "regular", "A3"), ("thinned", "irregular", "A4")):
-        for positions in ("none", "time"):
-            table, names = tested(rows, regime, positions), conditions(plan, group)
-            if {arm, "A0"} <= set(table.loc[table["condition"].isin(names), "arm"]):
-                pair = ratios(table, arm, "A0", names, data)
-                found.append(Finding.of(f"{arm} / A0, {regime}, positions {positions}", pair))
     return [
-        *found,
+        *_square(rows, plan, "regular", "regular", "A3"),
+        *_square(rows, plan, "thinned", "irregular", "A4"),
         *against_plan(rows, plan, "", ("A0", "A4"), "none"),
         *against_plan(rows, plan, "", ("A0", "A4"), "partial"),
         *against_plan(rows, plan, "", ("A0", "A3"), "index"),
+    ]
+
+
+def _square(rows: pd.DataFrame, plan: Plan, regime: str, group: str, arm: str) -> list[Finding]:
+    """An arm against softmax without and with positions, on the data sets that have all four."""
+    names, tables = conditions(plan, group), {}
+    data = set(plan.tables["data"])
+    for positions in ("none", "time"):
+        table = tested(rows, regime, positions)
+        tables[positions] = table[table["condition"].isin(names)]
+        for one in (arm, "A0"):
+            data &= set(tables[positions].loc[tables[positions]["arm"].eq(one), "data"])
+    if not data:
+        return []
+    return [
+        Finding.of(
+            f"{arm} / A0, {regime}, positions {positions}", ratios(table, arm, "A0", names, sorted(data))
+        )
+        for positions, table in tables.items()
     ]
