@@ -35,16 +35,30 @@ class Errors:
     blocks: np.ndarray
 
 
-def windows_under(task: DeviceTask, conditions: list[str]) -> dict[str, Windows]:
+@dataclass(frozen=True)
+class Shown:
+    """What a condition shows of the test windows.
+
+    Attributes:
+        windows: The windows.
+        irregularity: Mean coefficient of variation of the gaps that a window shows.
+    """
+
+    windows: Windows
+    irregularity: float
+
+
+def shown_under(task: DeviceTask, conditions: list[str]) -> dict[str, Shown]:
     """What each condition shows of the test windows."""
-    shown = task.windows(torch.as_tensor(task.task.cuts["test"], device=task.device))
-    return {name: under(name, shown) for name in conditions}
+    whole = task.windows(torch.as_tensor(task.task.cuts["test"], device=task.device))
+    parts = {name: under(name, whole) for name in conditions}
+    return {name: Shown(windows, mean_irregularity(windows)) for name, windows in parts.items()}
 
 
-def evaluate(skeleton: nn.Module, fitted: Fitted, shown: dict[str, Windows]) -> list[Errors]:
+def evaluate(skeleton: nn.Module, fitted: Fitted, shown: dict[str, Shown]) -> list[Errors]:
     """Errors of every seed under every condition."""
-    forecasts = forecast_all(skeleton, fitted, shown)
-    return [_errors(name, windows, forecasts[name]) for name, windows in shown.items()]
+    forecasts = forecast_all(skeleton, fitted, {name: part.windows for name, part in shown.items()})
+    return [_errors(name, part, forecasts[name]) for name, part in shown.items()]
 
 
 def forecast_all(skeleton: nn.Module, fitted: Fitted, shown: dict[str, Windows]) -> dict[str, Tensor]:
@@ -67,13 +81,14 @@ def forecast_all(skeleton: nn.Module, fitted: Fitted, shown: dict[str, Windows])
     return forecasts
 
 
-def _errors(name: str, shown: Windows, forecast: Tensor) -> Errors:
-    mse = squared_error(forecast, shown).double()
-    there = shown.future_mask.sum(-1).clamp(min=1)
-    mae = ((forecast - shown.future_values).abs() * shown.future_mask).sum(-1) / there
+def _errors(name: str, shown: Shown, forecast: Tensor) -> Errors:
+    windows = shown.windows
+    mse = squared_error(forecast, windows).double()
+    there = windows.future_mask.sum(-1).clamp(min=1)
+    mae = ((forecast - windows.future_values).abs() * windows.future_mask).sum(-1) / there
     blocks = [part.mean(dim=1) for part in mse.tensor_split(min(BLOCKS, mse.shape[1]), dim=1)]
     numbers = (mse.mean(dim=1), mae.double().mean(dim=1), torch.stack(blocks, dim=1))
-    return Errors(name, mean_irregularity(shown), *(x.cpu().numpy() for x in numbers))
+    return Errors(name, shown.irregularity, *(x.cpu().numpy() for x in numbers))
 
 
 def mean_irregularity(shown: Windows) -> float:

@@ -29,7 +29,7 @@ from torch import nn
 from ctsattn import __version__
 from experiments.hypotheses.backbone import Backbone
 from experiments.hypotheses.cells import Cell, cells
-from experiments.hypotheses.evaluation import evaluate, windows_under
+from experiments.hypotheses.evaluation import Shown, evaluate, shown_under
 from experiments.hypotheses.plan import PLAN, Plan, check_frozen
 from experiments.hypotheses.pool import share_out
 from experiments.hypotheses.prepared import load_task
@@ -59,7 +59,7 @@ class Bench:
     def __init__(self, plan: Plan, device: str, tasks: Path | None = None) -> None:
         self.plan, self.device, self._folder = plan, torch.device(device), tasks
         self._tasks: dict[str, DeviceTask] = {}
-        self._shown: dict[str, dict[str, Windows]] = {}
+        self._shown: dict[str, dict[str, Shown]] = {}
 
     def task(self, name: str) -> DeviceTask:
         """The task of a data set or of its control."""
@@ -72,10 +72,10 @@ class Bench:
         task = self.task(name)
         return task.windows(torch.as_tensor(task.task.cuts["val"], device=self.device))
 
-    def shown(self, cell: Cell) -> dict[str, Windows]:
+    def shown(self, cell: Cell) -> dict[str, Shown]:
         """The test windows under each condition of the plan."""
         if cell.data not in self._shown:
-            self._shown[cell.data] = windows_under(self.task(cell.data), self.plan.conditions(cell.plain))
+            self._shown[cell.data] = shown_under(self.task(cell.data), self.plan.conditions(cell.plain))
         return self._shown[cell.data]
 
     def fit(

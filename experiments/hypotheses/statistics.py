@@ -58,7 +58,8 @@ def paired_log_ratios(rows: pd.DataFrame, arm: str, baseline: str, metric: str =
         metric: Metric to compare; lower is better.
 
     Returns:
-        Columns data, condition, horizon, seed and r. A run that is not finite counts as a loss by the factor
+        Columns data, condition, horizon, seed and r, and `blocks`, errors of both on stretches of windows
+        `[2, stretches]`, where the rows have them. A run that is not finite counts as a loss by the factor
         `FAILURE_RATIO`, two such runs as a draw.
 
     Raises:
@@ -70,13 +71,17 @@ def paired_log_ratios(rows: pd.DataFrame, arm: str, baseline: str, metric: str =
         raise ValueError(
             f"{int(twice.sum())} runs stand twice in the rows, first {wanted[twice].iloc[0][CELL].to_dict()}."
         )
-    table = wanted.set_index([*CELL, "arm"])["value"].unstack("arm")
+    indexed = wanted.set_index([*CELL, "arm"])
+    table = indexed["value"].unstack("arm")
     lonely = table.reindex(columns=[arm, baseline]).index.size - _both_present(wanted, arm, baseline)
     if lonely:
         raise ValueError(
             f"{lonely} cells were run by only one of {arm!r} and {baseline!r}. Finish the runs first."
         )
-    return table.assign(r=_log_ratio(table[arm], table[baseline]))["r"].reset_index()
+    found = table.assign(r=_log_ratio(table[arm], table[baseline]))[["r"]]
+    if "blocks" in indexed and indexed["blocks"].notna().all():
+        found["blocks"] = _block_pairs(indexed["blocks"].unstack("arm"), arm, baseline, found["r"])
+    return found.reset_index()
 
 
 def dataset_means(ratios: pd.DataFrame) -> pd.Series:
@@ -86,7 +91,9 @@ def dataset_means(ratios: pd.DataFrame) -> pd.Series:
 
 
 def bootstrap(ratios: pd.DataFrame, draws: int = 10_000, confidence: float = 0.95, seed: int = 0) -> Interval:
-    """Mean over data sets with a bias-corrected and accelerated interval, data sets and seeds drawn anew.
+    """Mean over data sets with a bias-corrected and accelerated interval.
+
+    Drawn anew are data sets, within each its seeds, and stretches of test windows where the ratios have them.
 
     Args:
         ratios: What `paired_log_ratios` returns.
@@ -97,10 +104,8 @@ def bootstrap(ratios: pd.DataFrame, draws: int = 10_000, confidence: float = 0.9
     References:
         Efron, "Better bootstrap confidence intervals", JASA 82 (1987).
     """
-    tables = _seed_tables(ratios)
-    rng = np.random.default_rng(seed)
-    sample = np.array([_resampled_mean(tables, rng) for _ in range(draws)])
-    values = np.array([table.mean() for table in tables])
+    values = dataset_means(ratios).to_numpy()
+    sample = _resampled_means(ratios, draws, np.random.default_rng(seed))
     low, high = _bca(sample, values, np.mean, confidence)
     return Interval(float(values.mean()), low, high, len(values), confidence)
 
@@ -108,11 +113,10 @@ def bootstrap(ratios: pd.DataFrame, draws: int = 10_000, confidence: float = 0.9
 def difference(first: pd.DataFrame, second: pd.DataFrame, draws: int = 10_000, seed: int = 0) -> Interval:
     """Difference of two mean log ratios over their own data sets, with a percentile interval."""
     rng = np.random.default_rng(seed)
-    one, two = _seed_tables(first), _seed_tables(second)
-    sample = np.array([_resampled_mean(one, rng) - _resampled_mean(two, rng) for _ in range(draws)])
+    sample = _resampled_means(first, draws, rng) - _resampled_means(second, draws, rng)
     low, high = np.quantile(sample, [0.025, 0.975])
-    mean = np.mean([t.mean() for t in one]) - np.mean([t.mean() for t in two])
-    return Interval(float(mean), float(low), float(high), len(one) + len(two))
+    one, two = dataset_means(first), dataset_means(second)
+    return Interval(float(one.mean() - two.mean()), float(low), float(high), len(one) + len(two))
 
 
 def wilcoxon(ratios: pd.DataFrame) -> float:
@@ -171,17 +175,41 @@ def _log_ratio(arm: pd.Series, baseline: pd.Series) -> pd.Series:
     return ratio
 
 
-def _seed_tables(ratios: pd.DataFrame) -> list[np.ndarray]:
-    """For each data set its mean log ratio per seed, conditions and horizons averaged with equal weight."""
-    per_seed = ratios.groupby(["data", "condition", "horizon", "seed"])["r"].mean()
-    per_seed = per_seed.groupby(["data", "seed", "condition"]).mean().groupby(["data", "seed"]).mean()
-    return [table.to_numpy() for _, table in per_seed.groupby("data")]
+def _block_pairs(blocks: pd.DataFrame, arm: str, baseline: str, r: pd.Series) -> list[np.ndarray]:
+    """Errors of both arms on stretches of windows, `[2, stretches]`; of a failed run what its r says."""
+    pairs = []
+    for ours, theirs, ratio in zip(blocks[arm], blocks[baseline], r, strict=True):
+        pair = np.array([[float(x) for x in text.split()] for text in (ours, theirs)])
+        failed = ~np.isfinite(pair).all() or (pair <= 0).any()
+        pairs.append(
+            np.stack([np.full(pair.shape[1], np.exp(ratio)), np.ones(pair.shape[1])]) if failed else pair
+        )
+    return pairs
 
 
-def _resampled_mean(tables: list[np.ndarray], rng: np.random.Generator) -> float:
-    """Mean over data sets drawn with replacement, each with seeds drawn with replacement."""
-    picks = rng.integers(len(tables), size=len(tables))
-    return float(np.mean([rng.choice(tables[i], size=len(tables[i])).mean() for i in picks]))
+def _resampled_means(ratios: pd.DataFrame, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Means over data sets drawn with replacement, each with seeds and stretches drawn anew, `[draws]`."""
+    inner = np.stack([_resampled(table, draws, rng) for _, table in ratios.groupby("data")])
+    picks = rng.integers(len(inner), size=(draws, len(inner)))
+    # the same data set drawn twice brings two inner draws
+    return inner[picks, rng.integers(draws, size=picks.shape)].mean(axis=1)
+
+
+def _resampled(table: pd.DataFrame, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Mean log ratio of one data set with its seeds and stretches of windows drawn anew, `[draws]`."""
+    cells = table.sort_values(["condition", "horizon", "seed"])
+    seeds = cells["seed"].nunique()
+    if len(cells) != seeds * len(cells[["condition", "horizon"]].drop_duplicates()):
+        raise ValueError(f"Some seeds of {table['data'].iloc[0]} lack a condition. Finish the runs first.")
+    weight = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=draws) / seeds
+    if "blocks" not in cells:
+        return (cells["r"].to_numpy().reshape(-1, seeds) @ weight.T).mean(axis=0)
+    # [conditions, seeds, arms, stretches]
+    blocks = np.stack(cells["blocks"].to_list()).reshape(-1, seeds, 2, cells["blocks"].iloc[0].shape[1])
+    stretches = blocks.shape[-1]
+    share = rng.multinomial(stretches, np.full(stretches, 1 / stretches), size=draws) / stretches
+    errors = np.log(blocks @ share.T)
+    return ((errors[:, :, 0] - errors[:, :, 1]) * weight.T).sum(axis=1).mean(axis=0)
 
 
 def _bca(

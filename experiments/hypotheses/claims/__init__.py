@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from experiments.hypotheses.claims import (
+    alternatives,
     direction,
     ends,
     h1_regular,
@@ -37,6 +38,7 @@ CLAIMS: dict[str, ModuleType] = {
     "H4": h4_specificity,
     "H5": h5_dynamics,
     "Robustness": robustness,
+    "Alternatives": alternatives,
     "H4, text": h4_text,
     "H6": h6_switch,
     "Text": text,

@@ -6,7 +6,7 @@ import pandas as pd
 
 from experiments.hypotheses.claims.finding import Finding
 from experiments.hypotheses.plan import Plan
-from experiments.hypotheses.rows import conditions, ratios, tested
+from experiments.hypotheses.rows import conditions, ratios, run_on, tested
 
 CLAIM = (
     "Continuous attention on real gaps (A4) beats the trapezoid rule (A1, Continuum Attention): exact "
@@ -23,9 +23,15 @@ THRESHOLD = (
 
 
 def test(rows: pd.DataFrame, plan: Plan) -> list[Finding]:
-    """Contrast C3, and the first-order form."""
+    """Contrast C3, each irregular condition, native clocks, and the first-order form."""
     thinned, data, names = tested(rows, "thinned"), list(plan.tables["data"]), conditions(plan, "irregular")
-    return [
+    native = list(plan.tables["native"])
+    found = [
         Finding.of("C3: A4 / A1, irregular", ratios(thinned, "A4", "A1", names, data)),
-        Finding.of("A2 / A4, irregular", ratios(thinned, "A2", "A4", names, data)),
+        *(Finding.of(f"A4 / A1, {name}", ratios(thinned, "A4", "A1", [name], data)) for name in names),
+        Finding.of("A4 / A1, native irregular clocks", ratios(thinned, "A4", "A1", ["all"], native)),
     ]
+    both = run_on(thinned, ("A2", "A4"), data)
+    if both:
+        found.append(Finding.of("A2 / A4, irregular", ratios(thinned, "A2", "A4", names, both)))
+    return found
