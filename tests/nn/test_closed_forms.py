@@ -153,6 +153,28 @@ def test_learned_filters_start_as_softmax_attention(name, is_causal):
     torch.testing.assert_close(attention(name).attend(*args), attention("softmax").attend(*args))
 
 
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_short_convolution_filters_the_scores_of_queries_and_keys(is_causal):
+    q, k, v, times = make_heads(length=5)
+    mixer = attention("short_conv")
+    with torch.no_grad():
+        mixer.kernel.copy_(torch.randn_like(mixer.kernel))
+    scores = q @ k.mT / 2
+    if is_causal:
+        scores = scores.tril()
+    filtered = torch.zeros_like(scores)
+    for query in range(5):
+        for key in range(5):
+            for back in range(min(query, 2) + 1):
+                for step in range(max(-2, -key), min(2, 4 - key) + 1):
+                    tap = mixer.kernel[:, 0, 2 - back, 2 + step].detach()
+                    filtered[:, :, query, key] += tap * scores[:, :, query - back, key + step]
+    if is_causal:
+        filtered = filtered.masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), -torch.inf)
+    out = mixer.attend(Heads(q, k, v, times), is_causal)
+    torch.testing.assert_close(out, filtered.softmax(-1) @ v, rtol=1e-12, atol=1e-12)
+
+
 def test_softmax_with_a_zero_sink_is_softmax_off_by_one():
     q, k, v, times = make_heads()
     zero = torch.zeros(2, 2, 4, dtype=F64)
