@@ -3,9 +3,9 @@
     python -m experiments.operator.authors FOLDER tests/nn/authors.json
 
 FOLDER holds three files from the authors' repositories: models/transformer_custom.py of
-EdoardoCalvello/TransformerNeuralOperators (commit a546ae0), models/s4/s4d.py of state-spaces/s4 (e757cef), and
-mnist.py of declare-lab/EFLA (6d6590c). fla-core and einops must be installed, in an environment of their own:
-their code runs here and stays out of this project.
+EdoardoCalvello/TransformerNeuralOperators (commit a546ae0), models/s4/s4d.py of state-spaces/s4 (e757cef),
+and mnist.py of declare-lab/EFLA (6d6590c). fla-core and einops must be installed, in an environment of their
+own: their code runs here and stays out of this project.
 """
 
 from __future__ import annotations
