@@ -1,6 +1,6 @@
 """The verdict from the committed rows: `make verdict` writes verdict.md and prints it.
 
-Nothing is trained here and no number is typed in: every figure comes from results/rows*.csv.
+Nothing is trained here and no number is typed in: every figure comes from the rows in results/.
 """
 
 from __future__ import annotations
@@ -14,51 +14,11 @@ from experiments.hypotheses import rows as committed
 from experiments.hypotheses.claims import CLAIMS
 from experiments.hypotheses.claims.finding import Finding
 from experiments.hypotheses.control_figures import draw
+from experiments.hypotheses.decisions import decide, further
 from experiments.hypotheses.plan import Plan, check_frozen
-from experiments.hypotheses.statistics import dataset_means, holm
+from experiments.hypotheses.statistics import dataset_means
 
 REPORT = Path(__file__).parent / "verdict.md"
-
-
-def decide(findings: dict[str, Finding], plan: Plan) -> list[str]:
-    """The sentences of the decision table that the findings call for."""
-    margin = plan.tables["study"]["margin_percent"]
-    c1, c2, c3 = (findings[name] for name in ("C1", "C2", "C3"))
-    adjusted = dict(zip(("C1", "C2", "C3"), holm([f.p or 1.0 for f in (c1, c2, c3)]), strict=True))
-
-    def better(name: str) -> bool:
-        return findings[name].interval.percent()[2] < -margin and adjusted[name] < 0.05
-
-    sentences = []
-    if better("C1"):
-        sentences.append(
-            "On regular series continuous attention is better than softmax by more than the margin."
-        )
-    elif c1.interval.within(margin):
-        sentences.append(
-            "On regular series continuous attention and softmax are equivalent: the guess is refuted there."
-        )
-    else:
-        sentences.append("On regular series the interval neither confirms nor refutes the guess.")
-    if better("C2"):
-        sentences.append("With irregular sampling continuous attention on real gaps is better than softmax.")
-    elif c2.interval.within(margin):
-        sentences.append(
-            "With irregular sampling continuous attention on real gaps and softmax are equivalent."
-        )
-    else:
-        sentences.append(
-            "With irregular sampling the interval of continuous attention against softmax decides nothing."
-        )
-    if better("C3"):
-        sentences.append("The exact integral is better than the trapezoid rule: it is recommended there.")
-    elif c3.interval.within(margin):
-        sentences.append(
-            "The exact integral and the trapezoid rule are equivalent: the measure is what counts."
-        )
-    else:
-        sentences.append("Between the exact integral and the trapezoid rule the interval decides nothing.")
-    return sentences
 
 
 def table(findings: list[Finding]) -> list[str]:
@@ -94,18 +54,20 @@ def report(plan: Plan) -> str:
         "",
     ]
     primary: dict[str, Finding] = {}
+    named: dict[str, Finding] = {}
     sections: list[str] = []
     for name, claim in CLAIMS.items():
         findings = claim.test(found, plan)
         notes = claim.notes(found, plan) if findings and hasattr(claim, "notes") else []
-        primary |= {f.name[:2]: f for f in findings if f.name.startswith("C")}
+        primary |= {f.name[:2]: f for f in findings if f.name[:3] in ("C1:", "C2:", "C3:")}
+        named |= {f.name: f for f in findings}
         sections += ["", f"## {name}", "", claim.CLAIM, "", f"*Statistic.* {claim.STATISTIC}", ""]
         sections += [f"*Threshold.* {claim.THRESHOLD}", ""]
         if not findings:
             sections += ["It has not been run."]
             continue
         sections += [*table(findings), *by_dataset(findings[0]), *(x for note in notes for x in ("", note))]
-    lines += [f"- {sentence}" for sentence in decide(primary, plan)]
+    lines += [f"- {sentence}" for sentence in (*decide(primary, plan), *further(named))]
     return "\n".join([*lines, *sections]) + "\n"
 
 
