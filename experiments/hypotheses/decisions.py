@@ -82,7 +82,7 @@ SECONDARY: list[tuple[str, Callable[[Interval], bool], tuple[str, str]]] = [
         "A2 / A4, irregular",
         lambda x: x.within(0.5),
         (
-            "First order is as good as the exact integral, within half a percent: take it where it is faster.",
+            "First order equals the exact integral within half a percent: take it where it is faster.",
             "First order is not shown to be within half a percent of the exact integral.",
         ),
     ),
