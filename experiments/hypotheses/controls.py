@@ -1,7 +1,7 @@
 """Run the controls of the study: text, recall, series and switches in the middle of training.
 
     python -m experiments.hypotheses.controls --prepare FOLDER       where the data sets are
-    CTSATTN_DATA=FOLDER python -m experiments.hypotheses.controls --tasks FOLDER
+    python -m experiments.hypotheses.controls --tasks FOLDER         anywhere
 
 A cell is an arm on one stream; all of its seeds are trained at once, with the same weights at the start and
 the same batches as in every other arm. `[controls]` of the plan says what there is. Finished cells are
@@ -96,9 +96,10 @@ def controls(plan: Plan, smoke: bool = False) -> list[Control]:
 def open_stream(
     plan: Plan, control: Control, data: str, device: torch.device | str, folder: Path | None = None
 ) -> Stream:
-    """The windows of a stream; series are read from `folder` if it is given, else built."""
+    """The windows of a stream, read from `folder` if it is given, else from the data set."""
     if data == TEXT_NAME:
-        return Text(read_text(), control.length, device, data, control.held)
+        text = (folder / TEXT.names[0]).read_text() if folder else read_text()
+        return Text(text, control.length, device, data, control.held)
     if data.startswith("mqar-"):
         pairs = int(data.removeprefix("mqar-"))
         return Recall(pairs, 64, control.course.batch * 1000, device, data, control.held)
@@ -110,13 +111,16 @@ def open_stream(
 
 
 def prepare(plan: Plan, folder: Path) -> None:
-    """Keep text and generated series for a machine without them; `prepared` keeps the real series."""
+    """Keep everything that the controls read, for a machine without the data sets."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TEXT.names[0]).write_text(read_text())
     for control in controls(plan):
         for data in control.data:
-            if data in FAMILIES:
-                write(build(data, Shape(control.length, control.horizon)), folder / f"{data}.npz")
+            path = folder / f"{data}.npz"
+            if data in plan.sets:
+                write(load_task(plan, data), path)
+            elif data in FAMILIES:
+                write(build(data, Shape(control.length, control.horizon)), path)
 
 
 def make(control: Control, stream: Stream, arm: str, mixer: str) -> Trainer:
