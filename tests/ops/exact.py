@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ctsattn.ops.continuous.reference import piece_weights
+
 # Backends that compute the operator itself, not an approximation, on the CPU.
 EXACT_BACKENDS = ("reference", "cpu")
 
@@ -138,3 +140,28 @@ def integrals(given: Inputs, begin: Tensor, end: Tensor, scale: float | None = N
         row = k[b, h // groups], v[b, h // groups], times[b]
         out[b, h, i] = torch.from_numpy(integral(q[b, h, i], *row, *limits, scale))
     return out
+
+
+def size_of_time_terms(given: Inputs, upstream: Tensor, is_causal: bool = False) -> float:
+    """Largest sum of magnitudes of what the gradient of a time is made of; queries sit at keys if causal.
+
+    The gradient of a gap sums `left (g0 - D) + right (g1 - D)`, over the sum of weights, over queries and
+    heads. These cancel: for one query the gaps' gradients, times the gaps, sum to 0. Rounding errors are
+    small next to the terms, not next to what is left of them.
+    """
+    q, k, v, times = (x.double() for x in given)
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    seen = torch.ones(scores.shape[-2:], dtype=torch.bool)
+    seen = seen.tril() if is_causal else seen
+    scores = scores - scores.masked_fill(~seen, -torch.inf).amax(dim=-1, keepdim=True)
+    left, right = (
+        x.masked_fill(~seen[:, 1:], 0.0)
+        for x in piece_weights(scores[..., :-1], scores[..., 1:], torch.ones((), dtype=torch.float64))
+    )
+    gaps, g = times.diff(dim=-1)[:, None, None], upstream.double() @ v.mT
+    total = (gaps * (left + right)).sum(dim=-1, keepdim=True)
+    total = total.masked_fill(total == 0, torch.inf)
+    mean = (gaps * (left * g[..., :-1] + right * g[..., 1:])).sum(dim=-1, keepdim=True) / total
+    terms = (left * (g[..., :-1].abs() + mean.abs()) + right * (g[..., 1:].abs() + mean.abs())) / total
+    return terms.sum(dim=(1, 2)).max().item() if terms.numel() else 0.0

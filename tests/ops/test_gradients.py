@@ -12,7 +12,7 @@ from torch.autograd import gradcheck
 
 from ctsattn import continuous_attention
 from ctsattn.ops import Sink
-from tests.ops.exact import EXACT_BACKENDS, Shape, inputs
+from tests.ops.exact import CLOCKS, EXACT_BACKENDS, SHAPES, Inputs, Shape, inputs, size_of_time_terms
 
 SHAPE = Shape(1, 2, 1, 4, 4, 2, 1)
 
@@ -125,18 +125,65 @@ def test_gradients_are_those_of_the_formula(attention: Attention) -> None:
     torch.testing.assert_close(times.grad[0].flip(0).cumsum(0).flip(0)[1:], gaps)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_gradients_of_narrow_dtypes_are_as_exact_as_their_rounding(
-    attention: Attention, dtype: torch.dtype
+GRID = (*SHAPES, Shape(2, 4, 2, 31, 31, 16, 8))
+
+
+def solved(given: Inputs, upstream: Tensor, backend: str, is_causal: bool) -> list[Tensor]:
+    """Output, and gradients of q, k, v and times."""
+    tensors = [x.detach().requires_grad_() for x in given]
+    out = continuous_attention(*tensors, is_causal=is_causal, enable_gqa=True, backend=backend)
+    return [out.detach(), *torch.autograd.grad(out, tensors, upstream)]
+
+
+def largest_errors(
+    shape: Shape, clock_name: str, dtype: torch.dtype, backends: tuple[str, ...], size: float = 1.0
+) -> list[dict[str, float]]:
+    """For each backend, errors against float64 on the same inputs, relative to the tensor's largest number.
+
+    Those of times are relative to the terms of their gradient, which cancel; see `size_of_time_terms`.
+    """
+    given = inputs(shape, clock_name, dtype, size=size)
+    upstream = torch.randn(*shape[:2], shape.queries, shape.value_dim, dtype=dtype)
+    found: list[dict[str, float]] = [{} for _ in backends]
+    for is_causal in (False, True)[: 1 + (shape.queries == shape.keys)]:
+        exact = solved(Inputs(*(x.double() for x in given)), upstream.double(), "reference", is_causal)
+        scales = [x.abs().max().item() for x in exact]
+        scales[-1] = size_of_time_terms(given, upstream, is_causal)
+        for backend, largest in zip(backends, found, strict=True):
+            narrow = solved(given, upstream, backend, is_causal)
+            for name, x, y, scale in zip(("out", *"qkv", "times"), narrow, exact, scales, strict=True):
+                error = (x.double() - y).abs().max().item() / scale if scale else 0.0
+                largest[name] = max(error, largest.get(name, 0.0))
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("clock_name", CLOCKS)
+@pytest.mark.parametrize("shape", GRID, ids=str)
+def test_outputs_and_gradients_of_the_cpu_backend_are_exact_to_2e6_in_float32_and_1e12_in_float64(
+    shape: Shape, clock_name: str, dtype: torch.dtype
 ) -> None:
-    shape = Shape(2, 4, 2, 31, 31, 16, 8)
-    narrow = [x.requires_grad_() for x in inputs(shape, "bursty", dtype)]
-    wide = [x.detach().double().requires_grad_() for x in narrow]
-    attention(*narrow, is_causal=True).float().square().sum().backward()
-    continuous_attention(
-        *wide, is_causal=True, enable_gqa=True, backend="reference"
-    ).square().sum().backward()
-    for x, y in zip(narrow, wide, strict=True):
-        assert x.grad is not None and y.grad is not None
-        error = (x.grad.double() - y.grad).abs().max() / y.grad.abs().max()
-        assert error < 32 * torch.finfo(dtype).eps
+    (found,) = largest_errors(shape, clock_name, dtype, ("cpu",))
+    assert max(found.values()) < {torch.float32: 2e-6, torch.float64: 1e-12}[dtype], found
+
+
+@pytest.mark.parametrize("size", [10.0, 100.0])
+@pytest.mark.parametrize("shape", GRID, ids=str)
+def test_where_scores_are_large_float32_errs_by_their_rounding_and_cpu_no_more_than_the_definition(
+    shape: Shape, size: float
+) -> None:
+    found = [largest_errors(shape, name, torch.float32, ("cpu", "reference"), size) for name in CLOCKS]
+    q, k, *_ = inputs(shape, dtype=torch.float32, size=size)
+    k = k.repeat_interleave(shape.heads // shape.kv_heads, dim=1)
+    score = (q @ k.mT).abs().max().item() * shape.head_dim**-0.5
+    rounding = score * torch.finfo(torch.float32).eps / 2
+    for part in ("out", *"qkv", "times"):
+        cpu, definition = (max(each[i][part] for each in found) for i in range(2))
+        assert cpu < 2 * definition + rounding, part
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_outputs_and_gradients_of_half_dtypes_are_as_exact_as_their_rounding(dtype: torch.dtype) -> None:
+    for clock_name in CLOCKS:
+        (found,) = largest_errors(GRID[-1], clock_name, dtype, ("cpu",))
+        assert max(found.values()) < torch.finfo(dtype).eps, found

@@ -239,9 +239,10 @@ def _load_answer(sizes, slopes, tile, buffers):
         buffers.peaks[i], buffers.inverses[i] = slopes.peak[at], slopes.inverse[at]
         out_at = _at(slopes.out, tile.batch, tile.head, query)
         grad_at = _at(slopes.grad_out, tile.batch, tile.head, query)
-        mean = -slopes.grad_lse[at]
+        # An error of the mean is one of all the query's slopes, which adds up in the gradient of the gaps.
+        mean = -np.float64(slopes.grad_lse[at])
         for d in range(sizes.value_dim):
-            mean += slopes.out.flat[out_at + d] * slopes.grad_out.flat[grad_at + d]
+            mean += np.float64(slopes.out.flat[out_at + d]) * slopes.grad_out.flat[grad_at + d]
         buffers.means[i] = mean
 
 
