@@ -2,5 +2,6 @@
 
 from ctsattn.forecasting.forecaster import Forecaster
 from ctsattn.forecasting.training import Training, TrainingLog, TrainingWarning
+from ctsattn.forecasting.tuning import Tuned, tune
 
-__all__ = ["Forecaster", "Training", "TrainingLog", "TrainingWarning"]
+__all__ = ["Forecaster", "Training", "TrainingLog", "TrainingWarning", "Tuned", "tune"]
