@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from experiments.hypotheses import controls
+from experiments.hypotheses.backbone import Backbone, Design, _counted
 from experiments.hypotheses.claims import (
     h4_text,
     h6_switch,
@@ -24,7 +27,7 @@ from experiments.hypotheses.run import COLUMNS, append
 from experiments.hypotheses.stacked import Size, StackedNetwork
 from experiments.hypotheses.stacked_training import Course, Trainer
 from experiments.hypotheses.streams import Recall, Series, Text, rotary_ladder
-from experiments.hypotheses.tasks import Shape, Task
+from experiments.hypotheses.tasks import Shape, Task, Windows
 
 SIZE = Size(d_model=16, num_layers=2, num_heads=2)
 LINES = "to be, or not to be, that is the question: " * 80
@@ -269,6 +272,43 @@ def test_the_jump_of_a_switch_is_the_share_of_the_gap_closed():
     assert jump.interval.percent() == pytest.approx((5, 5, 5))
     assert recovery.interval.percent()[0] == pytest.approx(-5)
     assert against.interval.percent()[0] == end.interval.percent()[0] == pytest.approx(0)
+
+
+def shown_windows() -> Windows:
+    """Three windows, of which two are not full."""
+    times = torch.tensor([[-9.0, -4.0, -1.0, 0.0]]).expand(3, 4).clone()
+    mask = torch.tensor([[True] * 4, [True, True, True, False], [True, True, False, False]])
+    future = torch.tensor([[1.0, 4.0]]).expand(3, 2)
+    return Windows(times, torch.randn(3, 4) * mask, mask, future, torch.randn(3, 2), future > 0)
+
+
+def test_counted_observations_are_read_as_if_they_were_one_apart():
+    shown = shown_windows()
+    place, ahead = _counted(shown.past_mask, shown.future_times)
+    assert place.tolist() == [[-3, -2, -1, 0], [-2, -1, 0, 0], [-1, 0, 0, 0]]
+    assert ahead.tolist() == [[1, 2]] * 3
+    later = replace(shown, past_times=shown.past_times - 5.0 * (shown.past_times < -2))
+    for kind, same in (("index", True), ("time", False)):
+        torch.manual_seed(0)
+        network = Backbone("continuous_unit", Design(16, 1, 2, 0.0, positions=kind), 4).eval()
+        torch.nn.init.zeros_(network.embed.weight)  # tokens carry nothing, so that only positions are left
+        torch.nn.init.normal_(network.encoder.layers[0].mixer.projections.to_key_value.weight)
+        assert torch.allclose(network(shown), network(later), atol=1e-6) == same
+
+
+def test_every_variant_of_the_plan_changes_the_network():
+    plan, shown = Plan.read(), shown_windows()
+    outputs = {}
+    for variant in ["", *plan.tables["variants"]]:
+        torch.manual_seed(0)
+        design = replace(plan.design(variant), d_model=16, num_layers=1, num_heads=2, dropout=0.0)
+        network = Backbone("continuous", design, 4).eval()
+        torch.manual_seed(1)
+        for parameter in network.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        outputs[variant] = network(shown)
+    changed = [name for name in outputs if name and not torch.allclose(outputs[name], outputs[""])]
+    assert changed == list(plan.tables["variants"])
 
 
 def test_axes_compare_an_arm_in_a_variant_with_itself(rng):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ctsattn.nn import MIXERS, MixerConfig
 from ctsattn.nn.mixers import AttentionMixer, Mixer
+from ctsattn.ops import continuous_attention, trapezoid_attention
 
 F64 = torch.float64
 ATTENTIONS = [name for name, kind in MIXERS.items() if issubclass(kind, AttentionMixer)]
@@ -174,6 +175,31 @@ def test_reading_skips_missing_tokens(kind):
     torch.testing.assert_close(read, alone, rtol=1e-11, atol=1e-12)
     nothing = mixer.read(queries, asked, x, times, torch.zeros_like(mask))
     assert not nothing.any()
+
+
+@pytest.mark.parametrize("kind", ["continuous", "continuous_unit", "trapezoid", "first_order"])
+def test_integrals_begin_and_end_where_the_configuration_says(kind):
+    (x, times), left, symmetric = series(), make(kind), make(kind, interval="symmetric")
+    symmetric.load_state_dict(left.state_dict())
+    heads = symmetric._heads(x, times, x, times, None)
+    clock = None if kind == "continuous_unit" else times
+    operator = trapezoid_attention if kind == "trapezoid" else continuous_attention
+    backend = {"backend": "first_order"} if kind == "first_order" else {}
+    options = {"is_causal": True, "enable_gqa": True, "interval": "symmetric", **backend}
+    expected = operator(heads.q, heads.k, heads.v, clock, **options)
+    torch.testing.assert_close(symmetric(x, times), symmetric.projections.merge(expected))
+    assert not torch.allclose(symmetric(x, times), left(x, times))
+
+
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_a_fixed_temperature_is_that_of_the_root_of_the_width(kind):
+    (x, times), learned, fixed = series(), make(kind), make(kind, learns_temperature=False)
+    kept = {k: v for k, v in learned.state_dict().items() if not k.endswith("log_temperature")}
+    fixed.load_state_dict(kept)
+    torch.testing.assert_close(fixed(x, times), learned(x, times))
+    with torch.no_grad():
+        learned.projections.log_temperature.fill_(0.5)
+    assert not torch.allclose(fixed(x, times), learned(x, times))
 
 
 def test_an_unknown_sink_is_refused():

@@ -1,4 +1,8 @@
-"""The sharpness cap: recall of single tokens suffers from averages over neighbours."""
+"""The sharpness cap: recall of single tokens suffers from averages over neighbours.
+
+While the task was sized, before the plan was frozen, one seed on a processor learned it sooner with A3 than
+with A0 (16 pairs, 300 steps: 0.80 against 3.53 nats). The prediction below was left as it stood.
+"""
 
 from __future__ import annotations
 
