@@ -47,7 +47,7 @@ format: $(STAMP) ## apply the format and the safe fixes
 	$(BIN)/ruff format .
 
 docs: $(STAMP) ## build the reference into site/, warnings as errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file docs/mkdocs.yml --strict --quiet
 
 bench: $(STAMP) ## time the operator against stock attention, on the GPU where there is one
 	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; \
@@ -64,10 +64,10 @@ tables: $(STAMP) ## rewrite the README's tables from the committed result files
 	$(BIN)/python -m experiments.readme
 
 notebooks: $(STAMP) ## run the notebooks in place, at full settings
-	$(BIN)/python scripts/run_notebooks.py
+	$(BIN)/python notebooks/run.py
 
 wheel-check: $(STAMP) ## build the wheel, install it in an empty environment, run the demo from it
-	bash scripts/check_wheel.sh
+	bash tests/check_wheel.sh
 
 clean: ## remove the environment and what was built
 	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,40 @@ def public_objects() -> dict[str, list[str]]:
     return found
 
 
+def public_tables() -> dict[str, dict[str, Any]]:
+    """The tables of parts that a newcomer adds to, by their public names."""
+    found = {}
+    for module_name in SECTIONS.values():
+        module = importlib.import_module(module_name)
+        names = [name for name in getattr(module, "__all__", ()) if isinstance(getattr(module, name), dict)]
+        found |= {f"{module_name}.{name}": getattr(module, name) for name in names}
+    return found
+
+
+def _table_page(name: str, table: dict[str, Any]) -> str:
+    """A page for a table: what each of its names stands for, then the parts themselves."""
+    lines = [f"# `{name}`", "", "| name | what it is |", "|---|---|"]
+    lines += [f"| `{key}` | {_summary(part)} |" for key, part in table.items()]
+    for part in {id(part): part for part in table.values()}.values():
+        place = f"{getattr(part, '__module__', '')}.{getattr(part, '__qualname__', '')}"
+        if callable(part) and not place.rsplit(".", 1)[1].startswith("_") and "<" not in place:
+            lines += ["", f"::: {place}", "    options:", "      heading_level: 2"]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(part: Any) -> str:
+    """The first line of what a part says of itself."""
+    text = getattr(part, "title", None) or inspect.getdoc(part) or ""
+    return text.split("\n", 1)[0].replace("|", "\\|")
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Build the navigation from the public objects."""
     reference: list[Any] = ["reference/index.md"]
     for section, names in public_objects().items():
         reference.append({section: [{name.rsplit(".", 1)[1]: f"reference/{name}.md"} for name in names]})
+    tables = [{name.rsplit(".", 1)[1]: f"reference/{name}.md"} for name in public_tables()]
+    reference.append({"Tables of parts": tables})
     config.nav = [
         {"Start": "index.md"},
         {"The operator": "operator.md"},
@@ -66,6 +96,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             overview.append(f"- [`{name}`]({name}.md)")
             files.append(File.generated(config, f"reference/{name}.md", content=f"::: {name}\n"))
         overview.append("")
+    overview += ["## Tables of parts", ""]
+    for name, table in public_tables().items():
+        overview.append(f"- [`{name}`]({name}.md): {', '.join(f'`{key}`' for key in table)}")
+        files.append(File.generated(config, f"reference/{name}.md", content=_table_page(name, table)))
     files.append(File.generated(config, "reference/index.md", content="\n".join(overview)))
     files.append(File.generated(config, "command-line.md", content=_command_line()))
     for name in ("CHANGELOG.md", "CONTRIBUTING.md"):

@@ -2,8 +2,11 @@
 
 import doctest
 import importlib
+import os
 import pkgutil
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -93,3 +96,28 @@ def test_every_make_command_of_the_readme_exists():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for command in set(re.findall(r"(?:`|^)make ([a-z-]+)", readme(), re.MULTILINE)):
         assert re.search(rf"^{command}:", makefile, re.MULTILINE), command
+
+
+def test_the_reference_builds_without_a_warning_and_has_a_page_for_each_public_object(tmp_path):
+    build = [sys.executable, "-m", "mkdocs", "build", "--config-file", ROOT / "docs" / "mkdocs.yml"]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [*build, "--strict", "--quiet", "--site-dir", tmp_path],
+        env=quiet,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    public = [
+        ctsattn.forecasting,
+        ctsattn.ops,
+        ctsattn.models,
+        ctsattn.nn,
+        ctsattn.datasets,
+        ctsattn.plotting,
+    ]
+    for module in (getattr(ctsattn, name) for name in names):
+        for name in module.__all__:
+            page = tmp_path / "reference" / f"{module.__name__}.{name}" / "index.html"
+            assert name in page.read_text(encoding="utf-8"), page
