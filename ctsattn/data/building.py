@@ -41,8 +41,12 @@ def learn_schema(
     schema = Schema(panel.source.columns, features, panel.source.clock.kind, tuple(calendar))
     store = build_store(panel, schema, duplicates=duplicates)
     step = typical_step(store)
-    laws = tuple(_law(store, channel) for channel in range(store.num_channels))
-    return replace(schema, laws=laws, step=step), store
+    return replace(schema, laws=scale_laws(store), step=step), store
+
+
+def scale_laws(store: SeriesStore) -> tuple[ScaleLaw, ...]:
+    """How spread grows with level, for each channel."""
+    return tuple(_law(store, channel) for channel in range(store.num_channels))
 
 
 def _law(store: SeriesStore, channel: int) -> ScaleLaw:
@@ -86,8 +90,8 @@ def build_store(panel: Panel, schema: Schema, *, duplicates: str = "error") -> S
         num_targets=len(schema.having(TARGET)),
         num_channels=len(schema.channels),
         num_known=len(schema.known),
-        static=_static(panel, schema.having(STATIC, NUMBER)).astype(np.float32),
-        static_codes=_static(panel, schema.having(STATIC, TEXT)).astype(np.int64),
+        static=static_values(panel, schema.having(STATIC, NUMBER)).astype(np.float32),
+        static_codes=static_values(panel, schema.having(STATIC, TEXT)).astype(np.int64),
         calendar=schema.calendar,
     )
 
@@ -137,7 +141,7 @@ def _gather(panel: Panel, features: tuple[Feature, ...], duplicates: str) -> Rag
 
 def _one(panel: Panel, rows: Rows, feature: Feature, number: int, width: int, duplicates: str) -> Ragged:
     """Observations of one column of one frame."""
-    values = _values(panel, rows, feature)
+    values = column_values(panel, rows, feature)
     values = values if rows.order is None else values[rows.order]
     series, ticks = rows.sorted
     there = ~np.isnan(values)
@@ -149,7 +153,8 @@ def _one(panel: Panel, rows: Rows, feature: Feature, number: int, width: int, du
     return _resolve(part, feature, width, policy, panel)
 
 
-def _values(panel: Panel, rows: Rows, feature: Feature) -> NDArray[np.float64]:
+def column_values(panel: Panel, rows: Rows, feature: Feature) -> NDArray[np.float64]:
+    """One column of a frame as numbers or codes, NaN where missing; known-future numbers standardised."""
     column = rows.columns[feature.name]
     if feature.kind == TEXT:
         return to_codes(column, feature)
@@ -198,7 +203,7 @@ def _duplicated(part: Ragged, feature: Feature, width: int, panel: Panel) -> Val
     )
 
 
-def _static(panel: Panel, features: tuple[Feature, ...]) -> NDArray[np.float64]:
+def static_values(panel: Panel, features: tuple[Feature, ...]) -> NDArray[np.float64]:
     """`[series, features]` standardised numbers or codes; 0 where missing."""
     out = np.zeros((panel.num_series, len(features)))
     for number, feature in enumerate(features):

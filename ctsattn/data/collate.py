@@ -136,7 +136,7 @@ class Collator:
         self, store: SeriesStore, past: Past, layout: _Layout
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Known-future covariates and calendar at the tokens: `[windows, channels, length, ...]`."""
-        series = store.past.segment[past.at] // store.num_channels
+        series = store.past.owner(past.at) // store.num_channels
         numbers, codes = sample_known(store, series, store.past.times[past.at], len(self.spec.known_codes))
         return layout.scatter(numbers), layout.scatter(codes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -38,6 +39,10 @@ class Ragged:
             segment, times, values = segment[order], times[order], values[order]
         counts = np.bincount(segment, minlength=num_segments)
         return Ragged(times, values, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+
+    def owner(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Segments of the observations at some positions."""
+        return np.searchsorted(self.indptr, at, side="right") - 1
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -221,6 +226,35 @@ class SeriesStore:
         mean = centred.groupby(self.past.segment, sort=False).cumsum().to_numpy() / rank
         square = (centred**2).groupby(self.past.segment, sort=False).cumsum().to_numpy() / rank
         return np.sqrt(np.maximum(square - mean**2, 0.0))
+
+    # What a store on disk does piece by piece, a store in memory does at once.
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Runs of neighbouring series that fit into memory: all of them."""
+        return [(0, self.num_series)]
+
+    def kept(self, name: str, make: Callable[[int, int], NDArray[Any]]) -> NDArray[Any]:
+        """Join what `make(first, end)` gives for each run of series."""
+        del name
+        return make(0, self.num_series)
+
+    @property
+    def rows_of_series(self) -> NDArray[np.int64]:
+        """`[series]` observations of each, in all channels."""
+        return np.diff(self.past.indptr[:: self.num_channels])
+
+    def parts(self) -> Iterator[tuple[int, SeriesStore]]:
+        """The first series of each run, and the run in memory."""
+        for start, stop in self.ranges():
+            yield start, self if stop - start == self.num_series else self.select(np.arange(start, stop))
+            self.release()
+
+    def release(self) -> None:
+        """Let go of what need not stay in memory: nothing."""
+
+    def sample(self) -> SeriesStore:
+        """Series from which statistics of all data are learned: all of them."""
+        return self
 
     def select(self, series: NDArray[np.int64]) -> SeriesStore:
         """Keep some series, in the order given."""

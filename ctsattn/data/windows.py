@@ -187,25 +187,41 @@ class TrainingWindows:
 
     @cached_property
     def _cutoffs(self) -> NDArray[np.int64]:
+        return self.store.kept(f"cutoffs-{self.spec.horizon * self.spec.time_unit!r}", self._cutoffs_of)
+
+    def _cutoffs_of(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Cutoffs of a run of series."""
         moments = self.store.moments
-        if not len(moments):
+        begin, end = int(moments.indptr[start]), int(moments.indptr[stop])
+        if begin == end:
             return np.zeros(0, np.int64)
-        gap = self.store.source.clock.seconds(np.diff(moments.times))
-        follows = moments.segment[1:] == moments.segment[:-1]
-        return np.flatnonzero(follows & (gap <= self.spec.horizon * self.spec.time_unit))
+        gap = self.store.source.clock.seconds(np.diff(moments.times[begin:end]))
+        follows = np.ones(len(gap), bool)
+        borders = moments.indptr[start + 1 : stop] - begin - 1
+        follows[borders[(borders >= 0) & (borders < len(gap))]] = False
+        return begin + np.flatnonzero(follows & (gap <= self.spec.horizon * self.spec.time_unit))
 
     @cached_property
-    def _odds(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Cumulated odds of the series, and where the cutoffs of each begin in `_cutoffs`."""
-        counts = np.bincount(self.store.moments.segment[self._cutoffs], minlength=self.store.num_series)
-        odds = np.cumsum(np.sqrt(counts))
-        return odds / odds[-1], np.concatenate([[0], np.cumsum(counts)])
+    def _begin(self) -> NDArray[np.int64]:
+        """`[series + 1]` where the cutoffs of each series begin in `_cutoffs`."""
+        return np.searchsorted(self._cutoffs, self.store.moments.indptr)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """`[series]` cutoffs in each series."""
+        return np.diff(self._begin)
+
+    @cached_property
+    def _odds(self) -> NDArray[np.float64]:
+        """Cumulated odds of the series."""
+        odds = np.cumsum(np.sqrt(self.counts))
+        return odds / odds[-1]
 
     def every(self, cutoffs: NDArray[np.int64] | None = None) -> Windows:
         """Windows at the given positions of `store.moments`, or at all that `cutoffs` lists."""
         moments = self.store.moments
         at = self._cutoffs if cutoffs is None else cutoffs
-        series, cutoff = moments.segment[at], moments.times[at]
+        series, cutoff = moments.owner(at), moments.times[at]
         return Windows.of(series, cutoff, self._ahead(series, cutoff))
 
     def draw(self, count: int, rng: np.random.Generator) -> Windows:
@@ -220,7 +236,7 @@ class TrainingWindows:
                 f"There is nothing to train on: no series has an observation of {targets} within the horizon "
                 f"({self._horizon_text()}) after another. Give longer series or horizons."
             )
-        odds, begin = self._odds
+        odds, begin = self._odds, self._begin
         series = np.searchsorted(odds, rng.random(count), side="right")
         number = begin[series] + (rng.random(count) * (begin[series + 1] - begin[series])).astype(np.int64)
         drawn = self._thin(self.every(self._cutoffs[np.sort(number)]), rng)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ctsattn.data.windows import answer_windows
 from ctsattn.forecasting import evaluation, frames
 from ctsattn.forecasting.asking import ask
 from ctsattn.forecasting.learning import LearningEstimator
-from ctsattn.forecasting.predicting import predict_quantiles
+from ctsattn.forecasting.parts import Answer
+from ctsattn.forecasting.progress import ProgressLine
 
 
 class AnsweringEstimator(LearningEstimator):
@@ -31,12 +33,14 @@ class AnsweringEstimator(LearningEstimator):
         past_df: Any = None,
         cold_start: bool = True,
         batch_size: int | None = None,
+        out: str | os.PathLike[str] | None = None,
     ) -> Any:
         """Forecast.
 
         Args:
             h: Steps ahead, in the typical step of each series.
-            df: History to forecast from, of known or new series; None: the training data.
+            df: History to forecast from, of known or new series, of any kind that `fit` takes; None: the
+                training data.
             times: Timestamps for every series, or a frame of ids and times. Times at or before the last
                 observation are answered too, and flagged in a column `in_sample`.
             horizon: Span to cover with steps: "36h", a Timedelta, or a number on a numeric clock.
@@ -48,9 +52,13 @@ class AnsweringEstimator(LearningEstimator):
             cold_start: Whether series without any observation get the distribution of the training data,
                 flagged in a column `cold_start`; otherwise they are an error.
             batch_size: Series at once; changes nothing but memory and speed.
+            out: Folder to write the forecast to, in Parquet files of some series each, as they are ready. A
+                call that was broken off goes on where it stopped when it is made again. The processes of
+                a run share the files.
 
         Returns:
-            Frame sorted by id (in order of first appearance) and time, with the median in `ctsattn`.
+            Frame sorted by id (in order of first appearance) and time, with the median in `ctsattn`; the path
+            of the folder where `out` names one.
 
         Raises:
             NotFittedError: Before `fit`.
@@ -62,19 +70,11 @@ class AnsweringEstimator(LearningEstimator):
         queries = self._ask(store, future, h=h, times=times, span=horizon)
         frames.check_cold(store, queries, cold_start)
         frames.warn_beyond_known(store, fitted.schema, queries)
-        windows = answer_windows(store, fitted.spec, queries.series, queries.ticks)
-        grid = frames.grid_of(names)
-        found = predict_quantiles(
-            fitted,
-            store,
-            windows,
-            grid,
-            accelerator=self.accelerator,
-            devices=self._options.devices,
-            batch_size=batch_size,
-            share=True,
-        )
-        return frames.forecast_frame(store, fitted.schema, queries, found.values, names)
+        flags = [flag for flag, rows in frames.flags_of(store, queries).items() if rows.any()]
+        answer = Answer(fitted, names, flags, self._options, batch_size)
+        if out is not None:
+            return answer.write(store, queries, Path(out), ProgressLine() if self.verbose else None)
+        return answer.frame(store, queries)
 
     def impute(
         self,

@@ -44,6 +44,11 @@ class Queries:
         fresh[1:] = (series[1:] != series[:-1]) | (ticks[1:] != ticks[:-1])
         return Queries(series[fresh], ticks[fresh])
 
+    def within(self, start: int, stop: int) -> Queries:
+        """Those of a run of series, which are counted from its first."""
+        begin, end = np.searchsorted(self.series, [start, stop])
+        return Queries(self.series[begin:end] - start, self.ticks[begin:end])
+
     def __len__(self) -> int:
         return len(self.series)
 

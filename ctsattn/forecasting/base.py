@@ -10,14 +10,14 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 import ctsattn
-from ctsattn.data.building import build_store
 from ctsattn.data.errors import examples
-from ctsattn.data.frame import Rows, read_panel, read_rows
+from ctsattn.data.frame import Rows, read_rows
 from ctsattn.data.schema import Columns
 from ctsattn.data.series import SeriesStore
 from ctsattn.forecasting import checkpoint, frames
 from ctsattn.forecasting.asking import Queries, ask, with_known
 from ctsattn.forecasting.params import ConfiguredEstimator
+from ctsattn.forecasting.reading import read_history, store_of
 from ctsattn.forecasting.state import Fitted, from_file, to_file
 from ctsattn.forecasting.training import Training
 from ctsattn.models import MODELS, ContinuousTransformer
@@ -131,10 +131,9 @@ class StoredEstimator(ConfiguredEstimator):
         self, df: Any, static_df: Any, past_df: Any, future_df: Any, *, cold: bool = False
     ) -> SeriesStore:
         """Read a history by the rules that training learned."""
-        schema = self._fitted.schema
         extra = {"static_df": static_df, "past_df": past_df, "future_df": future_df}
-        panel = read_panel(df, self._columns(), **extra, cold_start=cold)
-        return build_store(panel, schema, duplicates=self.duplicates)
+        history = read_history(df, self._columns(), **extra, cold_start=cold)
+        return store_of(history, self._fitted.schema, duplicates=self.duplicates)
 
     def _context(
         self, df: Any, static_df: Any, past_df: Any, future_df: Any

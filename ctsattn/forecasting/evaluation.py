@@ -69,7 +69,7 @@ def calibration_windows(fitted: Fitted, store: SeriesStore) -> Windows:
     steps = np.linspace(0, 1, each, endpoint=False)
     at = begin[series, None] + np.floor((end - begin)[series, None] * steps).astype(np.int64)
     at = np.unique(at)
-    windows = windows_after(store, fitted.spec, moments.segment[at], moments.times[at])
+    windows = windows_after(store, fitted.spec, moments.owner(at), moments.times[at])
     return windows.take(np.flatnonzero(np.diff(windows.indptr) > 0))
 
 

@@ -16,6 +16,7 @@ from ctsattn.data.errors import examples
 from ctsattn.data.schema import DataWarning, Schema
 from ctsattn.data.series import Ragged, SeriesStore, spans
 from ctsattn.data.windows import TrainingWindows, Windows
+from ctsattn.forecasting.digests import run_name
 from ctsattn.forecasting.predicting import predict_quantiles
 from ctsattn.forecasting.progress import ProgressLine
 from ctsattn.forecasting.sampling import PathCorrelation, fit_correlation, score_grid, to_scores
@@ -157,7 +158,7 @@ def fit_network(
     Raises:
         ValueError: Nothing can be trained on, or the very first loss is not finite.
     """
-    fitted = replace(fitted, network=network, prior=prior_quantiles(store), store=store)
+    fitted = replace(fitted, network=network, prior=prior_quantiles(store.sample()), store=store)
     split = make_split(store, fitted.spec, training, val)
     log = None
     if getattr(network, "trainable", True):
@@ -197,15 +198,13 @@ def _train(
     progress = ProgressLine() if verbose else None
     name = ""
     if training.checkpoint_dir is not None:
-        from ctsattn.forecasting.resuming import run_name  # it needs Lightning
-
         name = run_name(network, fitted, (split.store, split.held_out), training, seed)
     return train(network, stream, held_out, training, seed=seed, progress=progress, name=name)
 
 
 def _tell_of_short_series(store: SeriesStore, spec: TaskSpec) -> None:
     windows = TrainingWindows(store, spec)
-    trained = np.bincount(store.moments.segment[windows.cutoffs()], minlength=store.num_series) > 0
+    trained = windows.counts > 0
     if trained.any() and not trained.all():
         ids = store.source.ids.take(np.flatnonzero(~trained))
         warnings.warn(
@@ -252,13 +251,14 @@ def learn_correlation(fitted: Fitted, split: Split) -> PathCorrelation:
     """Learn how errors at different elapsed times hang together, on held-out windows where there are any."""
     spec = fitted.spec
     store, windows = split.held_out, split.windows
-    if store is None or windows is None:
-        store, windows = split.store, TrainingWindows(split.store, spec).every()
     default = PathCorrelation(decay=spec.horizon / 3)
-    some = np.unique(np.linspace(0, len(windows) - 1, _MAX_CORRELATION).astype(int)) if len(windows) else []
-    if not len(some):
+    if store is None or windows is None:
+        store, every = split.store, TrainingWindows(split.store, spec)
+        windows = every.every(every.cutoffs()[_evenly(len(every.cutoffs()))])
+    else:
+        windows = windows.take(_evenly(len(windows)))
+    if not len(windows):
         return default
-    windows = windows.take(np.asarray(some))
     _, levels = score_grid()
     found = predict_quantiles(fitted, store, windows, levels, accelerator="cpu")
     truth = truths(store, windows)
@@ -271,6 +271,12 @@ def learn_correlation(fitted: Fitted, split: Split) -> PathCorrelation:
         parts[2].append(number[there] + target * len(windows))
     scores, times, which = (np.concatenate(part) for part in parts)
     return fit_correlation(scores, times, which, default.decay)
+
+
+def _evenly(count: int) -> NDArray[np.int64]:
+    """Some positions among `count`, the same distance apart."""
+    some = np.linspace(0, count - 1, _MAX_CORRELATION).astype(np.int64)
+    return np.unique(some) if count else np.zeros(0, np.int64)
 
 
 def truths(store: SeriesStore, windows: Windows) -> NDArray[np.float64]:

@@ -145,6 +145,7 @@ def forecast_frame(
     queries: Queries,
     values: NDArray[np.float64],
     names: Named,
+    flags: Sequence[str] | None = None,
 ) -> Any:
     """Answer in the caller's library; flags stand in columns only where a row has one.
 
@@ -154,17 +155,23 @@ def forecast_frame(
         queries: Rows of the answer.
         values: `[rows, targets, levels]` at the levels of `grid_of(names)`.
         names: Columns to write.
+        flags: Columns of flags to write; None: those that a row has.
     """
     targets = target_names(schema)
     series, ticks, columns = long_rows(queries, targets)
     flat = values.reshape(len(series), values.shape[-1])
     columns |= quantile_columns(flat, grid_of(names), names)
-    cold = ~store.has_target[queries.series]
-    inside = store.has_history[queries.series] & (queries.ticks <= store.last_target[queries.series])
-    for flag, rows in (("in_sample", inside[:, None] & ~cold), ("cold_start", cold)):
-        if rows.any():
+    for flag, rows in flags_of(store, queries).items():
+        if rows.any() if flags is None else flag in flags:
             columns[flag] = rows.reshape(-1)
     return store.source.frame(series, ticks, columns)
+
+
+def flags_of(store: SeriesStore, queries: Queries) -> dict[str, NDArray[np.bool_]]:
+    """What is to be said of rows `[rows, targets]`: that they lie in the history, or that there is none."""
+    cold = ~store.has_target[queries.series]
+    inside = store.has_history[queries.series] & (queries.ticks <= store.last_target[queries.series])
+    return {"in_sample": inside[:, None] & ~cold, "cold_start": cold}
 
 
 def check_observed(store: SeriesStore) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from ctsattn.data.building import build_store, learn_schema
-from ctsattn.data.frame import Panel, read_panel
+from ctsattn.data.frame import Panel
 from ctsattn.data.schema import Schema
 from ctsattn.data.series import SeriesStore
 from ctsattn.data.task import infer_task
 from ctsattn.forecasting import evaluation, frames
 from ctsattn.forecasting.base import StoredEstimator
 from ctsattn.forecasting.fitting import fit_network, new_network
+from ctsattn.forecasting.reading import Stream, learn_from, read_history, store_of
 from ctsattn.forecasting.state import Fitted
 
 
@@ -34,7 +34,9 @@ class LearningEstimator(StoredEstimator):
         """Train on the history of some series.
 
         Args:
-            df: Observations, one row for each series and time.
+            df: Observations, one row for each series and time. More than memory holds may come as a Parquet
+                file or folder, a list of files, or an iterator of frames, series in any order; rows then go
+                to a temporary folder (TMPDIR says where), and from there batch by batch to the network.
             val: Later observations to stop on, with the same columns; None: the end of each series is held
                 out, when `training.patience` says so and the data allow it.
             static_df: Static covariates, one row for each id.
@@ -52,23 +54,23 @@ class LearningEstimator(StoredEstimator):
         self._options.check()
         frames.asked_quantiles(None, None, self.quantiles)
         extra = {"static_df": static_df, "past_df": past_df, "future_df": future_df}
-        panel = read_panel(df, self._columns(), **extra)
+        history = read_history(df, self._columns(), **extra)
         start = self.fitted_ if warm_start and self.__sklearn_is_fitted__() else None
-        self._keep(self.learn(panel, start=start, val=val, extra=extra))
+        self._keep(self.learn(history, start=start, val=val, extra=extra))
         return self
 
     def learn(
         self,
-        panel: Panel,
+        history: Panel | Stream,
         *,
         start: Fitted | None = None,
         val: Any = None,
         extra: dict[str, Any] | None = None,
     ) -> Fitted:
-        """Train on a checked panel without changing the estimator.
+        """Train on a history that was read, without changing the estimator.
 
         Args:
-            panel: Observations.
+            history: Observations.
             start: State to go on from; None: a new network.
             val: Later observations, a frame as in `fit`.
             extra: Frames of covariates that go with `val`.
@@ -80,18 +82,16 @@ class LearningEstimator(StoredEstimator):
         if start is not None:
             # A copy, so that a failure leaves the estimator as it was.
             start = replace(start, network=copy.deepcopy(start.network))
-            store = build_store(panel, start.schema, duplicates=self.duplicates)
+            store = store_of(history, start.schema, duplicates=self.duplicates)
         else:
-            schema, store = learn_schema(panel, calendar=tuple(self.calendar), duplicates=self.duplicates)
+            schema, store = learn_from(history, calendar=tuple(self.calendar), duplicates=self.duplicates)
             frames.check_observed(store)
-            spec = infer_task(store, schema, horizon=self.horizon, lookback=self.lookback)
+            spec = infer_task(store.sample(), schema, horizon=self.horizon, lookback=self.lookback)
             start = new_network(self.config, schema, spec, seed)
         later = None
         if val is not None:
-            both = build_store(
-                read_panel(val, self._columns(), **(extra or {})), start.schema, duplicates=self.duplicates
-            )
-            later = store.append(both)
+            both = read_history(val, self._columns(), **(extra or {}))
+            later = store.append(store_of(both, start.schema, duplicates=self.duplicates))
         return self._train(start, store, seed, later, fresh=fresh)
 
     def _train(
@@ -126,8 +126,9 @@ class LearningEstimator(StoredEstimator):
         if not self.__sklearn_is_fitted__():
             return self.fit(df, static_df=static_df, past_df=past_df, future_df=future_df)
         self._options.check()
-        panel = read_panel(df, self._columns(), static_df=static_df, past_df=past_df, future_df=future_df)
-        new = build_store(panel, self.fitted_.schema, duplicates=self.duplicates)
+        extra = {"static_df": static_df, "past_df": past_df, "future_df": future_df}
+        history = read_history(df, self._columns(), **extra)
+        new = store_of(history, self.fitted_.schema, duplicates=self.duplicates)
         store = new if self.fitted_.store is None else self.fitted_.store.append(new)
         start = replace(self.fitted_, network=copy.deepcopy(self.fitted_.network))
         self._keep(self._train(start, store, self._seed(), None, fresh=False))
