@@ -24,6 +24,7 @@ def trapezoid_attention(
     interval: Interval = "left",
     tail: Tail = "observed",
     cu_seqlens: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
 ) -> Tensor:
@@ -51,6 +52,7 @@ def trapezoid_attention(
         interval: "left" or "symmetric".
         tail: "observed", "hold" or "cut".
         cu_seqlens: Borders of series packed in a row.
+        cu_seqlens_q: Borders of their queries.
         dropout_p: Probability of dropping a weight.
         enable_gqa: Whether several query heads may share a key head.
 
@@ -78,6 +80,7 @@ def trapezoid_attention(
         interval=interval,
         tail=tail,
         cu_seqlens=cu_seqlens,
+        cu_seqlens_q=cu_seqlens_q,
         dropout_p=dropout_p,
         enable_gqa=enable_gqa,
     )

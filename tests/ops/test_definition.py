@@ -139,6 +139,21 @@ def test_the_symmetric_interval_runs_from_middle_to_middle(backend: str) -> None
     torch.testing.assert_close(out, integrals(given, begin, end), rtol=1e-10, atol=1e-12)
 
 
+def test_the_symmetric_interval_with_unit_gaps_after_a_sink_runs_from_a_half_to_t_and_a_half(
+    backend: str,
+) -> None:
+    """Literally the interval of the design page: the sink at 0, then 1, 2, …"""
+    given = inputs(SMALL)
+    out = continuous_attention(
+        *given[:3], is_causal=True, sink=Sink(), interval="symmetric", tail="cut", enable_gqa=True,
+        backend=backend,
+    )  # fmt: skip
+    k, v = (torch.nn.functional.pad(x, (0, 0, 1, 0)) for x in given[1:3])
+    knots = Inputs(given.q[:, :, :5], k, v, torch.arange(7.0).double().expand(2, -1))
+    expected = integrals(knots, torch.full((2, 5), 0.5), torch.arange(1.5, 6.5).expand(2, -1))
+    torch.testing.assert_close(out[:, :, :5], expected, rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("tail", ["observed", "hold", "cut"])
 def test_the_symmetric_interval_of_a_causal_query_ends_half_a_piece_from_its_knot(
     backend: str, tail: str

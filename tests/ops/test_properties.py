@@ -350,6 +350,51 @@ def test_6_a_packed_batch_equals_the_rows_alone(
         assert_equal_but_for_rounding(out[:, :, begin:end], alone)
 
 
+PACKED_TIMES = torch.cat([clock("jittered", 2, 4), clock("bursty", 2, 1), clock("repeated", 2, 8)], dim=1)
+BORDERS, QUERY_BORDERS = (0, 4, 4, 5, 13), (0, 3, 5, 9, 11)
+
+
+def assert_packed_queries_equal_the_rows_alone(
+    attention: Attention, query_times: Tensor | None, **options: object
+) -> None:
+    """Queries packed with borders of their own, against each series alone, masked tokens included."""
+    q, k, v, _ = inputs(SMALL._replace(queries=11))
+    mask = torch.tensor([1, 0, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1], dtype=torch.bool)
+    packed = {
+        "cu_seqlens": torch.tensor(BORDERS),
+        "cu_seqlens_q": torch.tensor(QUERY_BORDERS, dtype=torch.int32),
+    }
+    for visible in (None, mask):
+        at = {} if query_times is None else {"query_times": query_times}
+        out = attention(q, k, v, PACKED_TIMES, key_mask=visible, **at, **packed, **options)
+        for (begin, end), (first, last) in zip(pairwise(BORDERS), pairwise(QUERY_BORDERS), strict=True):
+            own = {} if query_times is None else {"query_times": query_times[:, first:last]}
+            alone = attention(
+                q[:, :, first:last], *(x[:, :, begin:end] for x in (k, v)), PACKED_TIMES[:, begin:end],
+                key_mask=None if visible is None else visible[begin:end], **own, **options,
+            )  # fmt: skip
+            assert_equal_but_for_rounding(out[:, :, first:last], alone)
+
+
+@pytest.mark.parametrize("sink", [None, Sink(0.2, 1.0, 0.4)], ids=str)
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("interval", ["left", "symmetric"])
+@pytest.mark.parametrize("tail", ["observed", "hold", "cut"])
+def test_6_packed_queries_with_times_of_their_own_equal_the_rows_alone(
+    attention: Attention, sink: Sink | None, is_causal: bool, interval: str, tail: str
+) -> None:
+    query_times = torch.rand(2, 11, dtype=torch.float64) * 4 - 0.5  # before, between and after the keys
+    options = {"sink": sink, "is_causal": is_causal, "interval": interval, "tail": tail}
+    assert_packed_queries_equal_the_rows_alone(attention, query_times, **options)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_6_packed_queries_of_another_number_than_keys_equal_the_rows_alone(
+    attention: Attention, is_causal: bool
+) -> None:
+    assert_packed_queries_equal_the_rows_alone(attention, None, is_causal=is_causal, sink=Sink())
+
+
 @pytest.mark.parametrize("sink", [None, Sink("first", 0.0, 0.7)], ids=str)
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_6_masked_tokens_in_a_packed_batch_equal_removed_tokens(

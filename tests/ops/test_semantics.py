@@ -279,10 +279,21 @@ ERRORS: dict[str, tuple[dict[str, object], type[Exception], str]] = {
         ValueError,
         "`cu_seqlens` must be int32 or int64",
     ),
-    "packed times": (
-        {"cu_seqlens": torch.tensor([0, 6]), "query_times": torch.zeros(6)},
+    "packed queries of another number": (
+        {"cu_seqlens": torch.tensor([0, 6]), "q": torch.zeros(2, 4, 5, 8, dtype=torch.float64)},
         ValueError,
-        "do not go together",
+        "Give the borders of the queries as `cu_seqlens_q`",
+    ),
+    "packed queries alone": ({"cu_seqlens_q": torch.tensor([0, 6])}, ValueError, "give `cu_seqlens` too"),
+    "packed queries of fewer series": (
+        {"cu_seqlens": torch.tensor([0, 3, 6]), "cu_seqlens_q": torch.tensor([0, 6])},
+        ValueError,
+        "borders of 2 series, but `cu_seqlens_q` of 1",
+    ),
+    "packed queries in disorder": (
+        {"cu_seqlens": torch.tensor([0, 3, 6]), "cu_seqlens_q": torch.tensor([0, 7, 6])},
+        ValueError,
+        r"`cu_seqlens_q` must ascend from 0 to the number of queries, 6, but got \[0, 7, 6\]",
     ),
     "sink word": ({"sink": Sink("last")}, ValueError, "`sink.key` must be a tensor, a number or"),
     "sink gap word": ({"sink": Sink(gap="mean")}, ValueError, "`sink.gap` must be a number, a tensor or"),

@@ -21,6 +21,13 @@ CASES = {
     "causal": {"is_causal": True},
     "masked sink": {"is_causal": True, "key_mask": MASK, "sink": Sink("first", 0.0, "median")},
     "packed sink": {"cu_seqlens": torch.tensor([0, 3, 7]), "sink": Sink()},
+    "packed queries": {
+        "cu_seqlens": torch.tensor([0, 3, 7]),
+        "cu_seqlens_q": torch.tensor([0, 5, 7]),
+        "query_times": torch.linspace(0.0, 5.0, 7),
+        "is_causal": True,
+        "tail": "hold",
+    },
     "cut": {"is_causal": True, "tail": "cut", "query_times": torch.linspace(0.0, 5.0, 7)},
     "symmetric": {"is_causal": True, "interval": "symmetric", "tail": "hold"},
 }

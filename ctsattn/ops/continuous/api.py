@@ -30,6 +30,7 @@ def continuous_attention(
     interval: Interval = "left",
     tail: Tail = "observed",
     cu_seqlens: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
     backend: Backend | None = None,
@@ -79,7 +80,9 @@ def continuous_attention(
             "cut" end at the query's time. Where nothing is left in between, "left" applies.
         tail: Where the interval of a query ends, see above.
         cu_seqlens: Borders of series packed in a row, `[series + 1]`, from 0 to `keys`; no piece crosses a
-            border, and query i belongs to the series of key i.
+            border. Rows of a batch share them.
+        cu_seqlens_q: Borders of the queries of those series, `[series + 1]`, from 0 to `queries`; None: query
+            i belongs to the series of key i. Without `query_times`, query j of a series sits at its key j.
         dropout_p: Probability of dropping a weight, applied whenever it is positive, after normalising. It
             needs all weights in memory, so only "reference" has it.
         enable_gqa: Whether several query heads may share a key head.
@@ -113,6 +116,7 @@ def continuous_attention(
         interval=interval,
         tail=tail,
         cu_seqlens=cu_seqlens,
+        cu_seqlens_q=cu_seqlens_q,
         dropout_p=dropout_p,
         enable_gqa=enable_gqa,
         backend=backend,
@@ -135,8 +139,12 @@ def attend_from(
     request = checked_request(q, k, v, times, dropout_p=dropout_p, **options)
     check_choice("backend", backend, (None, *BACKENDS))
     core = choose_backend(backend, q, k, v, dropout_p)
-    rule = Rule(core, piece_weights, getattr(core, "answer", None))
-    return attend(q, k, v, request._replace(query_start=query_start), rule)
+    request = request._replace(query_start=query_start)
+    direct = getattr(core, "direct", None)  # a backend's own way through, which may decline
+    out = None if direct is None else direct(q, k, v, request)
+    if out is not None:
+        return out
+    return attend(q, k, v, request, Rule(core, piece_weights, getattr(core, "answer", None)))
 
 
 def choose_backend(backend: str | None, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Core:

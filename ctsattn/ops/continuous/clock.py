@@ -51,12 +51,23 @@ def common_clock(times: Tensor, query_times: Tensor) -> tuple[Tensor, Tensor]:
     return times.double(), query_times.double()
 
 
-def elapsed_since(times: Tensor, last: Tensor, query_times: Tensor, sink_gap: Tensor | None) -> Tensor:
+def elapsed_since(
+    times: Tensor,
+    first: Tensor,
+    last: Tensor,
+    final: Tensor,
+    query_times: Tensor,
+    sink_gap: Tensor | None,
+) -> Tensor:
     """Time from the last knot that a query sees to the query, at least 0.
+
+    It is 0 in a series without knots: if there is a sink, nothing says when it was.
 
     Args:
         times: Times of the knots, without the sink, `[batch, knots]`.
-        last: Last knot `[batch, queries]`; -1 where no knot but perhaps the sink is seen.
+        first: First knot of the query's series `[batch, queries]`.
+        last: Last knot `[batch, queries]`; less than the first where no knot but perhaps the sink is seen.
+        final: Last knot of the query's series; less than the first where there is none.
         query_times: `[batch, queries]`.
         sink_gap: Gap of the sink `[batch, 1]`, if there is a sink.
 
@@ -64,7 +75,11 @@ def elapsed_since(times: Tensor, last: Tensor, query_times: Tensor, sink_gap: Te
         `[batch, queries]`, in the dtype of the common clock, floating if there is a sink.
     """
     times, query_times = common_clock(times, query_times)
-    elapsed = query_times - times.gather(-1, last.clamp(min=0))
+    if times.shape[1] == 0:
+        return torch.zeros_like(query_times)
+    place = torch.maximum(first, last).clamp(0, times.shape[1] - 1)
+    elapsed = query_times - times.gather(-1, place)
     if sink_gap is not None:
-        elapsed = elapsed + torch.where(last < 0, sink_gap, 0.0)
-    return elapsed.clamp(min=0)
+        elapsed = elapsed + torch.where(last < first, sink_gap, 0.0)
+    counts = final >= first if sink_gap is not None else last >= first
+    return torch.where(counts, elapsed.clamp(min=0), 0)

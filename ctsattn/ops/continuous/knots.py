@@ -92,7 +92,12 @@ def borders_of(knots: Knots, cu_seqlens: Tensor) -> Tensor:
 
 
 def index_limits(
-    knots: Knots, queries: int, is_causal: bool, start: int, cu_seqlens: Tensor | None
+    knots: Knots,
+    queries: int,
+    is_causal: bool,
+    start: int,
+    cu_seqlens: Tensor | None,
+    cu_seqlens_q: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """First knot, last knot, and last knot of the series, for queries that sit at tokens or see everything.
 
@@ -101,7 +106,8 @@ def index_limits(
         queries: Number of queries.
         is_causal: Whether query i sees the tokens up to `start + i` only.
         start: Token at which the first query sits.
-        cu_seqlens: Borders of packed series; query i then belongs to the series of token i.
+        cu_seqlens: Borders of packed series.
+        cu_seqlens_q: Borders of their queries; None: query i belongs to the series of token i.
 
     Returns:
         Three int64 tensors `[batch, queries]`.
@@ -118,19 +124,48 @@ def index_limits(
         return first, last.expand(batch, queries), final
     if before is None:
         before = torch.arange(length + 1, device=device).expand(batch, -1)
-    token = (torch.arange(queries, device=device) + start).clamp(max=max(length - 1, 0))
+    token = torch.arange(start, start + queries, device=device)
     if cu_seqlens is None:
         first = torch.zeros((batch, queries), dtype=torch.long, device=device)
         final = (before[:, -1:] - 1).expand(batch, queries)
+        token = token.clamp(max=max(length - 1, 0))
     else:
-        borders, series = before[:, cu_seqlens.long()], series_of_tokens(cu_seqlens, queries)
-        first, final = borders[:, series], borders[:, series + 1] - 1
-    last = before[:, 1:][:, token] - 1 if is_causal and length > 0 else final
+        own = cu_seqlens if cu_seqlens_q is None else cu_seqlens_q
+        series = series_of_tokens(own, queries)
+        begin, end = cu_seqlens.long()[series], cu_seqlens.long()[series + 1]
+        first, final = before[:, begin], before[:, end] - 1
+        token = torch.minimum(token - own.long()[series] + begin, end - 1)
+    last = before[:, token + 1] - 1 if is_causal and length > 0 else final
     return first, last, final
 
 
-def time_limit(times: Tensor, query_times: Tensor, final: Tensor) -> Tensor:
-    """Last knot at or before each query's time, -1 if there is none: `[batch, queries]` int64."""
-    times, query_times = common_clock(times.detach(), query_times.detach())
+def time_limit(knots: Knots, query_times: Tensor, final: Tensor, series: Tensor | None) -> Tensor:
+    """Last knot at or before each query's time, one before the first of its series if there is none.
+
+    Args:
+        knots: Knots with times.
+        query_times: `[batch, queries]`.
+        final: Last knot of the query's series `[batch, queries]`.
+        series: Number of the packed series of each query `[queries]`; None: there is one.
+
+    Returns:
+        `[batch, queries]` int64.
+    """
+    assert knots.times is not None
+    times, query_times = common_clock(knots.times.detach(), query_times.detach())
+    if series is not None and knots.series is not None:
+        return torch.minimum(_knots_until(times, knots.series, query_times, series) - 1, final)
     seen = torch.searchsorted(times.contiguous(), query_times.contiguous(), right=True)
     return torch.minimum(seen - 1, final)
+
+
+def _knots_until(times: Tensor, series: Tensor, query_times: Tensor, query_series: Tensor) -> Tensor:
+    """Number of knots in earlier series, or in a query's own and not after it: `[batch, queries]`."""
+    count = times.shape[1]
+    every_time = torch.cat([times, query_times], dim=1)
+    every_series = torch.cat([series, query_series.expand(query_times.shape)], dim=1)
+    # By series, then by time, then knots before queries.
+    order = every_time.argsort(dim=1, stable=True)
+    order = order.gather(1, every_series.gather(1, order).argsort(dim=1, stable=True))
+    seen = (order < count).cumsum(dim=1)
+    return torch.empty_like(seen).scatter(1, order, seen)[:, count:]

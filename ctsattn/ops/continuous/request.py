@@ -37,6 +37,7 @@ class Request(NamedTuple):
     interval: Interval
     tail: Tail
     cu_seqlens: Tensor | None
+    cu_seqlens_q: Tensor | None
     dropout_p: float
     query_start: int = 0
 
@@ -55,6 +56,7 @@ def checked_request(
     interval: Interval = "left",
     tail: Tail = "observed",
     cu_seqlens: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
 ) -> Request:
@@ -77,15 +79,27 @@ def checked_request(
     if query_times is not None:
         query_times = check_clock("query_times", query_times)
         query_times = check_rows("query_times", query_times, batch, queries, device)
-        _check_company_of_query_times(times, cu_seqlens)
-    if cu_seqlens is not None:
-        _check_borders(cu_seqlens, keys, queries, device)
+        if times is None:
+            raise ValueError(
+                "`query_times` need the `times` of the keys. Pass `torch.arange(keys)` to count keys."
+            )
+    _check_packing(cu_seqlens, cu_seqlens_q, keys, queries, device)
     if query_times is not None and may_look_at_values(query_times):
         check_finite("query_times", query_times)
     factor = float(q.shape[-1] ** -0.5) if scale is None else scale
     sink = _checked_sink(sink)
     return Request(
-        times, query_times, key_mask, is_causal, factor, sink, interval, tail, cu_seqlens, dropout_p
+        times,
+        query_times,
+        key_mask,
+        is_causal,
+        factor,
+        sink,
+        interval,
+        tail,
+        cu_seqlens,
+        cu_seqlens_q,
+        dropout_p,
     )
 
 
@@ -116,19 +130,6 @@ def _checked_mask(key_mask: Tensor) -> Tensor:
     return key_mask
 
 
-def _check_company_of_query_times(times: Tensor | None, cu_seqlens: Tensor | None) -> None:
-    """Check that query times come with the keys' times and without packed series."""
-    if times is None:
-        raise ValueError(
-            "`query_times` need the `times` of the keys. Pass `torch.arange(keys)` to count keys."
-        )
-    if cu_seqlens is not None:
-        raise ValueError(
-            "`query_times` and `cu_seqlens` do not go together. Give each series a batch row, and mask the "
-            "padding with `key_mask`."
-        )
-
-
 def _checked_sink(sink: Sink | tuple | None) -> Sink | None:
     """The sink as a `Sink`, checked."""
     if sink is None:
@@ -138,20 +139,44 @@ def _checked_sink(sink: Sink | tuple | None) -> Sink | None:
     return sink
 
 
-def _check_borders(cu_seqlens: Tensor, keys: int, queries: int, device: torch.device) -> None:
-    """Check the borders of packed series."""
-    if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2 or cu_seqlens.dtype not in (torch.int32, torch.int64):
-        raise ValueError(
-            f"`cu_seqlens` must be int32 or int64 of shape [series + 1], but got {cu_seqlens.dtype} of shape "
-            f"{list(cu_seqlens.shape)}."
-        )
-    if cu_seqlens.device != device:
-        raise ValueError(f"`q` is on {device}, but `cu_seqlens` is on {cu_seqlens.device}.")
-    if queries != keys:
-        raise ValueError(f"Packed series need as many queries as keys, but got {queries} and {keys}.")
-    if may_look_at_values(cu_seqlens):
-        borders = cu_seqlens.tolist()
-        if borders[0] != 0 or borders[-1] != keys or borders != sorted(borders):
+def _check_packing(
+    cu_seqlens: Tensor | None, cu_seqlens_q: Tensor | None, keys: int, queries: int, device: torch.device
+) -> None:
+    """Check the borders of packed series, and of their queries."""
+    if cu_seqlens is None:
+        if cu_seqlens_q is not None:
+            raise ValueError("`cu_seqlens_q` needs the borders of the keys: give `cu_seqlens` too.")
+        return
+    _check_borders("cu_seqlens", cu_seqlens, "keys", keys, device)
+    if cu_seqlens_q is None:
+        if queries != keys:
             raise ValueError(
-                f"`cu_seqlens` must ascend from 0 to the number of keys, {keys}, but got {borders}."
+                f"Packed series need as many queries as keys, but got {queries} and {keys}. Give the borders "
+                f"of the queries as `cu_seqlens_q`."
+            )
+        return
+    _check_borders("cu_seqlens_q", cu_seqlens_q, "queries", queries, device)
+    if cu_seqlens.shape != cu_seqlens_q.shape:
+        raise ValueError(
+            f"`cu_seqlens` has the borders of {len(cu_seqlens) - 1} series, but `cu_seqlens_q` of "
+            f"{len(cu_seqlens_q) - 1}. A series without queries has two borders that are equal."
+        )
+
+
+def _check_borders(name: str, borders: Tensor, what: str, count: int, device: torch.device) -> None:
+    """Check the borders of packed series."""
+    if borders.dim() != 1 or len(borders) < 2 or borders.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"`{name}` must be int32 or int64 of shape [series + 1], but got {borders.dtype} of shape "
+            f"{list(borders.shape)}."
+        )
+    if borders.device != device:
+        raise ValueError(
+            f"`q` is on {device}, but `{name}` is on {borders.device}. Move it with `.to(q.device)`."
+        )
+    if may_look_at_values(borders):
+        numbers = borders.tolist()
+        if numbers[0] != 0 or numbers[-1] != count or numbers != sorted(numbers):
+            raise ValueError(
+                f"`{name}` must ascend from 0 to the number of {what}, {count}, but got {numbers}."
             )

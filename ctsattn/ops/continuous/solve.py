@@ -81,6 +81,9 @@ class Problem(NamedTuple):
 
 def attend(q: Tensor, k: Tensor, v: Tensor, request: Request, rule: Rule) -> Tensor:
     """Answer a checked request: `[batch, heads, queries, value_dim]` in the dtype of `q`."""
+    if q.numel() == 0 or (k.shape[2] == 0 and request.sink is None):
+        k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
+        return (q @ k.mT) @ v  # nothing, but on the graph of the arguments
     problem = pose(q, k, v, request)
     if request.dropout_p == 0:
         return solve(problem, rule)
@@ -96,15 +99,18 @@ def pose(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Problem:
     knots = gather_knots(k, v, request.times, request.key_mask, cu_seqlens)
     by_time = request.query_times is not None and (request.is_causal or request.tail == "cut")
     by_index = request.is_causal and not by_time
-    first, last, final = index_limits(knots, queries, by_index, request.query_start, cu_seqlens)
+    own = cu_seqlens if request.cu_seqlens_q is None else request.cu_seqlens_q
+    series = None if own is None else series_of_tokens(own, queries)
+    first, last, final = index_limits(knots, queries, by_index, request.query_start, cu_seqlens, own)
     if by_time and knots.times is not None and request.query_times is not None:
-        last = time_limit(knots.times, request.query_times, final)
-    gaps, sink_gap, elapsed = _lengths(request, knots, last, torch.promote_types(q.dtype, torch.float32))
+        last = time_limit(knots, request.query_times, final, series)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    gaps, sink_gap, elapsed = _lengths(request, knots, (first, last, final), wide)
     k, v = knots.k, knots.v
     if sink is not None and sink_gap is not None:
         borders = None if cu_seqlens is None else borders_of(knots, cu_seqlens)
         k, v, gaps = add_sink(sink, sink_gap, knots, gaps, borders)
-        sinks = 0 if cu_seqlens is None else series_of_tokens(cu_seqlens, queries)  # before the own one
+        sinks = 0 if series is None else series  # before the own one
         first, last, final = first + sinks, last + sinks + 1, final + sinks + 1
     whole, partial = _ends(request, gaps, first, last, final, elapsed)
     simple = cu_seqlens is None and not by_time and whole is None
@@ -127,7 +133,7 @@ def pose(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Problem:
 
 
 def _lengths(
-    request: Request, knots: Knots, last: Tensor, wide: torch.dtype
+    request: Request, knots: Knots, limits: tuple[Tensor, Tensor, Tensor], wide: torch.dtype
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Gaps before the knots, gap of the sink, and time since the last knot, in one unit for each row."""
     batch, _, length, _ = knots.k.shape
@@ -150,7 +156,7 @@ def _lengths(
     sink_gap = None if request.sink is None else request.sink.gap_of(knots, gaps)
     elapsed = None
     if knots.times is not None and request.query_times is not None and request.tail != "observed":
-        elapsed = elapsed_since(knots.times, last, request.query_times, sink_gap)
+        elapsed = elapsed_since(knots.times, *limits, request.query_times, sink_gap)
     unit = unit_of(gaps if sink_gap is None else torch.cat([sink_gap, gaps], dim=-1))
     gaps, sink_gap, elapsed = (None if x is None else (x / unit).to(wide) for x in (gaps, sink_gap, elapsed))
     assert gaps is not None
@@ -195,9 +201,6 @@ def _may_be_flat(request: Request) -> bool:
 def solve(problem: Problem, rule: Rule) -> Tensor:
     """Answer a problem: `[batch, heads, queries, value_dim]` in the dtype of `q`."""
     q, k, v, scale = problem.q, problem.k, problem.v, problem.scale
-    if k.shape[2] == 0 or q.numel() == 0:
-        k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
-        return (q @ k.mT) @ v  # nothing, but on the graph of the arguments
     first, last = problem.whole or (problem.first, problem.last)
     hints = {"causal": problem.causal, "full": problem.full, "offset": problem.offset}
     if rule.answer is not None and problem.whole is None and not problem.partial:

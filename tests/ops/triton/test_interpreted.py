@@ -117,9 +117,16 @@ def test_nothing_outside_the_tensors_is_read_or_left_unwritten(kernels, truth, m
         {"query_times": torch.linspace(0.5, 9.0, 7), "tail": "cut"},
         {"interval": "symmetric", "is_causal": True},
         {"cu_seqlens": torch.tensor([0, 4, 11]), "is_causal": True},
+        {
+            "query_times": torch.linspace(0.5, 9.0, 7),
+            "cu_seqlens": torch.tensor([0, 4, 11]),
+            "cu_seqlens_q": torch.tensor([0, 3, 7]),
+            "is_causal": True,
+            "tail": "hold",
+        },
         {"key_mask": torch.tensor([1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0], dtype=torch.bool)},
     ],
-    ids=["sink", "hold", "cut", "symmetric", "packed", "masked"],
+    ids=["sink", "hold", "cut", "symmetric", "packed", "packed queries", "masked"],
 )
 def test_every_case_of_the_public_function_runs_on_it(kernels, options):
     queries = 7 if "query_times" in options else 11
