@@ -12,9 +12,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 COLUMNS = (
     *("data", "model", "mixer", "lookback", "horizon", "condition", "seed", "split", "metric", "value"),
@@ -36,20 +39,34 @@ def append(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n", restval="")
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
-        fresh = not path.exists() or path.stat().st_size == 0
-        if fresh:
+        old = path.read_text() if path.exists() else ""
+        if not old:
             writer.writeheader()
         writer.writerows(rows)
-        with path.open("a") as file:
-            if not fresh and not _ends_a_line(path):
-                file.write("\n")  # what a killed process left; the reader drops that line
-            file.write(text.getvalue())
+        # What a killed process left of a line is dropped. The new table replaces the old one as a whole: a
+        # process that is killed here leaves one or the other.
+        kept = old[: old.rfind("\n") + 1]
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(kept + text.getvalue())
+        os.replace(temporary, path)
 
 
-def _ends_a_line(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, 2)
-        return file.read() == b"\n"
+def claim(path: Path, run: str) -> FileLock | None:
+    """A lock that one process holds on a run of a table, None where another holds it.
+
+    The system lets go of it when the process ends, however it ends, so a run of a process that died is free.
+    It holds between machines that share the folder, if that knows locks.
+    """
+    from filelock import FileLock, Timeout
+
+    folder = path.with_suffix(".claims")
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / f"{run}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    return lock
 
 
 def read(*paths: Path) -> pd.DataFrame:

@@ -5,7 +5,9 @@
     python -m experiments.benchmarks.run --smoke
 
 Runs whose rows are in the results are left out, so a call that was cut off goes on where it stopped. Each
-run is a process of its own: what one does to memory or crashes on touches no other.
+run is a process of its own: what one does to memory or crashes on touches no other. Several machines may make
+the same call on one results file, each then does what no other is at; tasks of a SLURM array begin at
+different runs (experiments/scale/grid.sbatch).
 """
 
 from __future__ import annotations
@@ -29,13 +31,14 @@ from experiments.benchmarks.plan import Run, expand, read_plan
 
 HERE = Path(__file__).parent
 _POLL = 0.2  # seconds between looks at the processes
+_ELSEWHERE = 75  # exit code of a process whose run another one is at; "temporary failure" in sysexits.h
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code: 1 where a run failed."""
     options = _parser().parse_args(arguments)
     if options.one:
-        return _one(json.loads(options.one), Path(options.results))
+        return _one(json.loads(options.one), Path(options.results), options.again)
     try:
         runs = _runs(options)
     except (ValueError, TypeError, OSError) as error:
@@ -49,7 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.writelines(f"{run.hash} {run.as_json()}\n" for run in left)
         return 0
     jobs = options.jobs or (2 if options.smoke else 1)
-    return _run_all(left, results, jobs, options.gpus, options.threads)
+    extra = ["--again"] if options.again else []
+    return _run_all(_own_first(left), results, jobs, options.gpus, options.threads, extra)
+
+
+def _own_first(runs: list[Run]) -> list[Run]:
+    """Let each task of a SLURM array begin at another run, so that they seldom ask for the same one."""
+    task, tasks = (int(os.environ.get(f"SLURM_ARRAY_TASK_{name}", 0)) for name in ("ID", "COUNT"))
+    start = task * len(runs) // tasks if tasks else 0
+    return runs[start:] + runs[:start]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -157,11 +168,20 @@ def _pair(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def _one(fields: dict[str, Any], results: Path) -> int:
-    """Do one run in this process and append its rows."""
+def _one(fields: dict[str, Any], results: Path, again: bool = False) -> int:
+    """Do one run in this process and append its rows, unless another process is at it or has done it."""
+    run = Run(**fields).check()
+    claim = rows.claim(results, run.hash)
+    if claim is None:
+        sys.stderr.write(f"{run.hash} is at work elsewhere\n")
+        return _ELSEWHERE
+    with claim:
+        return 0 if not again and run.hash in rows.done(results) else _do(run, results)
+
+
+def _do(run: Run, results: Path) -> int:
     from experiments.benchmarks.work import do
 
-    run = Run(**fields).check()
     found = do(run, {"path": results.with_suffix(".ledger.jsonl")})
     rows.append(results, found)
     scores = ", ".join(f"{row['split']} {row['metric']} {float(row['value']):.4f}" for row in found)
@@ -178,33 +198,40 @@ class _Child:
     gpu: str | None
 
 
-def _run_all(left: list[Run], results: Path, jobs: int, gpus: list[str], threads: int) -> int:
+def _run_all(
+    left: list[Run], results: Path, jobs: int, gpus: list[str], threads: int, extra: Sequence[str] = ()
+) -> int:
     """Keep `jobs` processes at work until no run is left."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes below end too
-    waiting, working, failed = list(left), list[_Child](), 0
+    waiting, working, failed, elsewhere = list(left), list[_Child](), 0, 0
     free: list[str | None] = [gpus[i % len(gpus)] if gpus else None for i in range(jobs)]
     try:
         while waiting or working:
             while waiting and free:
                 gpu = free.pop()
                 run = waiting.pop(0)
-                working.append(_Child(run, _start(run, results, gpu, threads), gpu))
+                working.append(_Child(run, _start(run, results, gpu, threads, extra), gpu))
             time.sleep(_POLL)
             for child in [c for c in working if c.process.poll() is not None]:
                 working.remove(child)
                 free.append(child.gpu)
-                if child.process.returncode:
+                if child.process.returncode == _ELSEWHERE:
+                    elsewhere += 1
+                elif child.process.returncode:
                     failed += 1
                     sys.stderr.write(f"{child.run.hash} failed: {child.run.as_json()}\n")
     finally:
         for child in working:
             child.process.terminate()
         signal.signal(signal.SIGTERM, before)
-    sys.stderr.write(f"{len(left) - failed} runs done, {failed} failed\n")
+    told = f", {elsewhere} at work elsewhere" if elsewhere else ""
+    sys.stderr.write(f"{len(left) - failed - elsewhere} runs done, {failed} failed{told}\n")
     return int(failed > 0)
 
 
-def _start(run: Run, results: Path, gpu: str | None, threads: int) -> subprocess.Popen[bytes]:
+def _start(
+    run: Run, results: Path, gpu: str | None, threads: int, extra: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
     """Start a process for a run."""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     if gpu is not None:
@@ -217,6 +244,7 @@ def _start(run: Run, results: Path, gpu: str | None, threads: int) -> subprocess
         run.as_json(),
         "--results",
         str(results),
+        *extra,
     ]
     return subprocess.Popen(command, env=environment, cwd=HERE.parent.parent)
 
