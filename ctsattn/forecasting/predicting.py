@@ -110,6 +110,8 @@ def _plan(
     """Rows of each batch: a given number of windows, or as many of like length as memory allows."""
     asks = np.flatnonzero(np.diff(windows.indptr) > 0)
     if batch_size is not None:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
+            raise ValueError(f"`batch_size` counts series, so it must be at least 1, got {batch_size!r}.")
         yield from np.array_split(asks, -(-len(asks) // batch_size))
         return
     if not len(asks):

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from utilsforecast.evaluation import evaluate
 from utilsforecast.losses import coverage, mae
+from utilsforecast.plotting import plot_series
 
 from ctsattn import metrics, models
 from ctsattn.forecasting import fitting
@@ -111,6 +112,17 @@ def test_36_utilsforecast_takes_the_frame_as_it_is_and_agrees_with_our_scores(df
     ours = ours.set_index(["unique_id", "cutoff", "metric"])
     np.testing.assert_allclose(ours["ctsattn"].sort_index(), theirs["ctsattn"].sort_index())
     assert ours["rows"].xs("mae", level="metric").sum() == len(cv)
+
+
+def test_36_utilsforecast_plots_forecasts_and_cross_validations_as_they_are(df, fitted):
+    for forecast in (
+        fitted.predict(h=4, level=[80]),
+        fitted.cross_validation(df, n_windows=1, level=[80]).drop(columns=["y", "cutoff"]),
+    ):
+        figure = plot_series(df, forecast, level=[80])
+        drawn = [ax for ax in figure.axes if ax.lines]
+        assert len(drawn) == 2
+        assert all(len(ax.lines) == 2 and len(ax.collections) == 1 for ax in drawn)
 
 
 def test_36_the_score_is_minus_the_weighted_quantile_loss_on_the_last_horizon(df, fitted):

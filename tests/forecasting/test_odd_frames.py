@@ -346,6 +346,12 @@ def test_options_of_a_wrong_kind_are_refused_by_name(df, options, text):
         tiny(**options).fit(df)
 
 
+@pytest.mark.parametrize("size", [0, -1, 2.5, True])
+def test_a_batch_size_that_counts_nothing_is_refused(df, size):
+    with pytest.raises(ValueError, match="`batch_size` counts series, so it must be at least 1"):
+        instant().fit(df).predict(h=1, batch_size=size)
+
+
 def test_a_covariate_frame_that_lacks_what_training_had_is_told(df):
     model = instant(past_cols=["x"]).fit(df.assign(x=np.arange(60) % 7.0))
     with pytest.warns(DataWarning, match="'x' that the model was trained with are in no frame"):

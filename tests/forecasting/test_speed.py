@@ -89,6 +89,8 @@ def test_31_fit_and_predict_on_ten_thousand_series_cost_at_most_three_bare_torch
         model = made[0].model
         batches = [*model.seen]
         assert sum(learns for learns, _ in batches) == STEPS
+        # The bare loop is no straw man: few and large batches, not one for each series.
+        assert max(len(batch.series) for _, batch in batches) > 1000
         bare = seconds(lambda m=made[0], b=batches: bare_loop(m.fitted_.spec, m.model, b))
         ratios.append(ours / bare)
     assert median(ratios) < 3, ratios

@@ -1,0 +1,457 @@
+"""For each behaviour the one-line change that breaks it, and the test that must fail then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A change of one place of the package.
+
+    Attributes:
+        behaviour: Number in the list of behaviours, or A1 to A14 for a public bug report.
+        file: File under `ctsattn/`.
+        old: Text that occurs there once.
+        new: What takes its place.
+        test: Test under `tests/` that must fail; several share it if a part of the name is given with `-k`.
+    """
+
+    behaviour: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+_DATA = "forecasting/test_behaviours_data.py"
+_FIT = "forecasting/test_behaviours_fit.py"
+_PREDICT = "forecasting/test_behaviours_predict.py"
+_EVALUATE = "forecasting/test_behaviours_evaluate.py"
+_KEEP = "forecasting/test_behaviours_keep.py"
+_REPORTS = "forecasting/test_reports.py"
+
+_ELAPSED = "elapsed = times - np.repeat(cutoff, counts)"
+_RANKS = "elapsed = 3_600_000_000 * np.arange(len(times))"
+
+TABLE = [
+    Mutation(
+        "1",
+        "data/dialects.py",
+        "return alias if name not in table and alias in table else name",
+        "return name",
+        f"{_DATA} -k test_01",
+    ),
+    Mutation(
+        "2", "data/dialects.py", "return replace(found, id=None)", "return found", f"{_DATA} -k test_02"
+    ),
+    Mutation("3", "data/collate.py", _ELAPSED, _RANKS, f"{_DATA} -k test_03_one_model"),
+    Mutation("4", "data/collate.py", _ELAPSED, "elapsed = times", f"{_DATA} -k test_04_shifting"),
+    Mutation(
+        "4",
+        "data/times.py",
+        "return raw * factor, replace",
+        "return raw, replace",
+        f"{_DATA} -k test_04_the_unit",
+    ),
+    Mutation(
+        "5",
+        "forecasting/backtest.py",
+        "queries = Ragged(moments.times[at], ",
+        "queries = Ragged(moments.times[at] + 1, ",
+        f"{_DATA} -k test_05",
+    ),
+    Mutation(
+        "6",
+        "data/building.py",
+        "there = ~np.isnan(values)",
+        "values = np.nan_to_num(values); there = ~np.isnan(values)",
+        f"{_DATA} -k test_06",
+    ),
+    Mutation(
+        "7",
+        "data/building.py",
+        "values = values if rows.order is None else values[rows.order]",
+        "pass",
+        f"{_DATA} -k test_07",
+    ),
+    Mutation(
+        "8",
+        "data/dialects.py",
+        "df, columns = _index_to_columns(df, columns)",
+        "df.sort_index(ascending=False, inplace=True); df, columns = _index_to_columns(df, columns)",
+        f"{_DATA} -k test_08",
+    ),
+    Mutation("9", "data/building.py", "if not again.any():", "if True:", f"{_DATA} -k test_09"),
+    Mutation(
+        "10",
+        "data/clock.py",
+        'index.tz_localize("UTC").tz_convert(self.zone)\n        return _as',
+        'index.tz_localize(self.zone, ambiguous=False, nonexistent="shift_forward")\n        return _as',
+        f"{_DATA} -k test_10",
+    ),
+    Mutation(
+        "11",
+        "data/clock.py",
+        "cast = column.astype(dtype)",
+        "cast = column",
+        f"{_DATA} -k test_11_the",
+    ),
+    Mutation("11", "data/times.py", "    if refused:", "    if False:", f"{_DATA} -k test_11_text"),
+    Mutation(
+        "12",
+        "data/values.py",
+        "if kind != NUMBER:",
+        'if kind != NUMBER or column.dtype.kind in "iub":',
+        f"{_DATA} -k test_12_targets",
+    ),
+    Mutation("12", "data/values.py", "    if bad.size:", "    if False:", f"{_DATA} -k test_12_text"),
+    Mutation(
+        "13",
+        "data/frame.py",
+        "pd.factorize(table[columns.id])",
+        "pd.factorize(table[columns.id], sort=True)",
+        f"{_DATA} -k test_13",
+    ),
+    Mutation("14", "data/roles.py", 'return STATIC, f"', 'return PAST, f"', f"{_DATA} -k test_14"),
+    Mutation(
+        "15",
+        "data/building.py",
+        "frames = (panel.rows, panel.past, panel.future)",
+        "frames = (panel.rows,)",
+        f"{_DATA} -k test_15_covariates",
+    ),
+    Mutation("15", "data/values.py", "    if len(unseen):", "    if False:", f"{_DATA} -k test_15_a_text"),
+    Mutation(
+        "16",
+        "forecasting/learning.py",
+        "if warm_start and self.__sklearn_is_fitted__() else None",
+        "if self.__sklearn_is_fitted__() else None",
+        f"{_FIT} -k test_16",
+    ),
+    Mutation(
+        "17",
+        "forecasting/fitting.py",
+        "if trained.any() and not trained.all():",
+        "if False:",
+        f"{_FIT} -k test_17",
+    ),
+    Mutation(
+        "18",
+        "data/collate.py",
+        "scaled = np.clip((values - loc[..., None]) / scale[..., None],",
+        "scaled = np.clip(values - loc[..., None],",
+        f"{_FIT} -k test_18",
+    ),
+    Mutation(
+        "19",
+        "forecasting/fitting.py",
+        "split = store.end - clock.ticks(held)",
+        "split = store.end",
+        f"{_FIT} -k test_19",
+    ),
+    Mutation(
+        "19",
+        "forecasting/learner.py",
+        "self.network.load_state_dict(self.best_weights)",
+        "pass",
+        "forecasting/test_training.py -k best_validation_round",
+    ),
+    Mutation(
+        "20",
+        "forecasting/learner.py",
+        "finite = self.trainer.strategy.reduce_boolean_decision(bool(torch.isfinite(loss)), all=True)",
+        "finite = True",
+        f"{_FIT} -k test_20",
+    ),
+    Mutation(
+        "21",
+        "forecasting/training.py",
+        '"enable_progress_bar": False',
+        '"enable_progress_bar": True',
+        f"{_FIT} -k test_21",
+    ),
+    Mutation(
+        "22",
+        "forecasting/training.py",
+        "with _one_fit_at_a_time, torch.random.fork_rng(devices=devices):",
+        "with _one_fit_at_a_time:",
+        f"{_FIT} -k test_22_nothing",
+    ),
+    Mutation(
+        "22", "forecasting/training.py", "torch.manual_seed(seed)", "pass", f"{_FIT} -k test_22_the_seed"
+    ),
+    Mutation(
+        "23",
+        "data/collate.py",
+        _ELAPSED,
+        "elapsed = times.astype(np.float32) - np.repeat(cutoff, counts).astype(np.float32)",
+        f"{_FIT} -k test_23_times",
+    ),
+    Mutation(
+        "24",
+        "forecasting/asking.py",
+        "inside = ahead <= ",
+        "inside = ahead >= ",
+        f"{_PREDICT} -k test_24_steps",
+    ),
+    Mutation(
+        "25",
+        "data/windows.py",
+        "cutoff[inside] = _surrounding(store, spec, series[inside], ticks[inside])",
+        "cutoff[inside] = ticks[inside].max(initial=0)",
+        f"{_PREDICT} -k test_25",
+    ),
+    Mutation(
+        "26",
+        "data/collate.py",
+        "past_mask=_tensor(layout.mask)",
+        "past_mask=_tensor(np.ones_like(layout.mask))",
+        f"{_PREDICT} -k test_26",
+    ),
+    Mutation(
+        "27",
+        "forecasting/frames.py",
+        "(queries.ticks <= store.last_target[queries.series])\n    for",
+        "False\n    for",
+        f"{_PREDICT} -k test_27_times",
+    ),
+    Mutation(
+        "27",
+        "data/windows.py",
+        "cutoff = np.minimum(np.maximum(cutoff, after), most)",
+        "cutoff = ticks - 1",
+        f"{_PREDICT} -k test_27_imputed",
+    ),
+    Mutation(
+        "28", "forecasting/predicting.py", "    if cold.any():", "    if False:", f"{_PREDICT} -k test_28"
+    ),
+    Mutation(
+        "29", "forecasting/frames.py", "    if late.any():", "    if False:", f"{_PREDICT} -k test_29_missing"
+    ),
+    Mutation(
+        "29",
+        "data/collate.py",
+        "after = known.search(segments, times[:, None])",
+        "times = times + 12 * 3_600_000_000; after = known.search(segments, times[:, None])",
+        f"{_PREDICT} -k test_29_a_covariate",
+    ),
+    Mutation(
+        "30",
+        "forecasting/predicting.py",
+        "    if bad.any():",
+        "    if False:",
+        f"{_PREDICT} -k test_30_a_network",
+    ),
+    Mutation(
+        "31",
+        "forecasting/predicting.py",
+        "_BUDGET = 2**17",
+        "_BUDGET = 2**14",
+        "forecasting/test_speed.py -k ten_thousand",
+    ),
+    Mutation(
+        "31",
+        "data/collate.py",
+        "length = max(int(flat.max(initial=0)), 1)",
+        "length = max(int(flat.sum()), 1)",
+        f"{_PREDICT} -k test_31",
+    ),
+    Mutation(
+        "32",
+        "forecasting/frames.py",
+        "(100.0 - percent) / 200.0",
+        "(100.0 - percent) / 100.0",
+        f"{_PREDICT} -k test_32_levels",
+    ),
+    Mutation(
+        "32",
+        "forecasting/predicting.py",
+        "np.maximum.accumulate(values, axis=-1)",
+        "np.flip(values, axis=-1)",
+        f"{_PREDICT} -k test_32_quantiles",
+    ),
+    Mutation(
+        "33",
+        "forecasting/evaluation.py",
+        "fitted.correlation.draw(times[begin:end], n, rng)",
+        "rng.standard_normal((n, end - begin))",
+        f"{_PREDICT} -k test_33_neighbouring",
+    ),
+    Mutation(
+        "33",
+        "forecasting/evaluation.py",
+        "to_values(scores, quantiles[begin:end, target])",
+        "to_values(0.8 * scores, quantiles[begin:end, target])",
+        f"{_PREDICT} -k test_33_paths",
+    ),
+    Mutation(
+        "34",
+        "forecasting/calibration.py",
+        "buckets = int(np.clip(len(elapsed) // _MIN_PER_BUCKET, 1, _MAX_BUCKETS))",
+        "buckets = 1",
+        f"{_PREDICT} -k test_34_calibrated",
+    ),
+    Mutation(
+        "35",
+        "forecasting/backtest.py",
+        "return replace(panel, rows=rows, past=past)",
+        "return replace(panel, past=past)",
+        f"{_EVALUATE} -k test_35_no_training_row",
+    ),
+    Mutation(
+        "36",
+        "metrics/reading.py",
+        "        if bad.any():",
+        "        if False:",
+        "test_metrics.py -k not_finite",
+    ),
+    Mutation(
+        "36",
+        "metrics/scores.py",
+        "return scores.assign(**{m: 2.0 * scores[m] for m in task.models})",
+        "return scores",
+        f"{_EVALUATE} -k test_36_the_score_is",
+    ),
+    Mutation(
+        "37",
+        "data/windows.py",
+        "stop = store.past.search(segments, cutoff[:, None])",
+        "stop = store.past.indptr[segments + 1]",
+        f"{_EVALUATE} -k test_37",
+    ),
+    Mutation(
+        "38",
+        "forecasting/state.py",
+        'network.load_state_dict(_under(tensors, "network/"))',
+        "pass",
+        f"{_KEEP} -k test_38_everything",
+    ),
+    Mutation(
+        "38",
+        "forecasting/checkpoint.py",
+        "os.replace(temporary, path)",
+        "temporary.replace(path.with_suffix('.x'))",
+        f"{_KEEP} -k test_38_saving",
+    ),
+    Mutation(
+        "39",
+        "forecasting/base.py",
+        "    def __sklearn_is_fitted__",
+        "    def __reduce__(self):\n        raise TypeError\n\n    def __sklearn_is_fitted__",
+        f"{_KEEP} -k test_39",
+    ),
+    Mutation(
+        "40",
+        "forecasting/checkpoint.py",
+        "SCHEMA_VERSION = ",
+        "SCHEMA_VERSION = 1 + ",
+        f"{_KEEP} -k test_40_files",
+    ),
+    Mutation(
+        "43",
+        "plotting/forecast.py",
+        "panel.ax.fill_between(",
+        "(lambda *a, **k: None)(",
+        f"{_EVALUATE} -k test_43",
+    ),
+    Mutation(
+        "45",
+        "__init__.py",
+        "_HOME = {",
+        "import ctsattn.forecasting\n\n_HOME = {",
+        "test_import.py -k nothing_heavy",
+    ),
+    Mutation(
+        "A1",
+        "data/clock.py",
+        'index.tz_localize("UTC").tz_convert(self.zone)\n        return _as',
+        "index.tz_localize(self.zone, ambiguous=False)\n        return _as",
+        f"{_REPORTS} -k test_a1",
+    ),
+    Mutation(
+        "A2",
+        "forecasting/backtest.py",
+        "queries = Ragged(moments.times[at], ",
+        "queries = Ragged(moments.times[at] + 1, ",
+        f"{_REPORTS} -k test_a2",
+    ),
+    Mutation(
+        "A3",
+        "data/building.py",
+        "there = ~np.isnan(values)",
+        "there = np.ones(len(values), bool)",
+        f"{_REPORTS} -k test_a3",
+    ),
+    Mutation("A4", "data/collate.py", _ELAPSED, _RANKS, f"{_REPORTS} -k test_a4"),
+    Mutation(
+        "A5",
+        "data/values.py",
+        "if kind != NUMBER:",
+        'if kind != NUMBER or column.dtype.kind in "iu":',
+        f"{_REPORTS} -k test_a5",
+    ),
+    Mutation(
+        "A6",
+        "data/building.py",
+        "    again = part.again\n    if not",
+        "    again = part.again & (np.arange(len(part)) < 500)\n    if not",
+        f"{_REPORTS} -k test_a6",
+    ),
+    Mutation(
+        "A7",
+        "data/collate.py",
+        "loc, scale = np.where(is_code, 0.0, loc), np.where(is_code, 1.0, scale)",
+        "loc, scale = np.full_like(loc, 15.0), np.full_like(scale, 5.0)",
+        f"{_REPORTS} -k test_a7",
+    ),
+    Mutation(
+        "A8",
+        "data/clock.py",
+        "cast = column.astype(dtype)",
+        "cast = column",
+        f"{_REPORTS} -k test_a8",
+    ),
+    Mutation(
+        "A9",
+        "forecasting/asking.py",
+        "if future is not None and not given:",
+        "if False:",
+        f"{_REPORTS} -k test_a9",
+    ),
+    Mutation(
+        "A10",
+        "forecasting/state.py",
+        "if data and fitted.store is not None:",
+        "if fitted.store is not None:",
+        f"{_KEEP} -k test_38_a_model_without",
+    ),
+    Mutation(
+        "A11",
+        "forecasting/base.py",
+        "    def __sklearn_is_fitted__",
+        "    def __getstate__(self):\n        return {}\n\n    def __sklearn_is_fitted__",
+        f"{_KEEP} -k 'test_39_fitted and pickle'",
+    ),
+    Mutation(
+        "A12",
+        "forecasting/predicting.py",
+        "np.maximum.accumulate(values, axis=-1)",
+        "values[..., ::-1]",
+        f"{_PREDICT} -k test_32_quantiles",
+    ),
+    Mutation(
+        "A13",
+        "forecasting/training.py",
+        '"logger": False',
+        '"logger": __import__("lightning").pytorch.loggers.CSVLogger(".")',
+        f"{_FIT} -k test_fits_in_threads",
+    ),
+    Mutation(
+        "A14",
+        "data/collate.py",
+        "length = max(int(flat.max(initial=0)), 1)",
+        "length = max(int(flat.sum()), 1)",
+        f"{_PREDICT} -k test_31",
+    ),
+]
