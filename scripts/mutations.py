@@ -33,6 +33,10 @@ _REPORTS = "forecasting/test_reports.py"
 
 _ELAPSED = "elapsed = times - np.repeat(cutoff, counts)"
 _RANKS = "elapsed = 3_600_000_000 * np.arange(len(times))"
+_UNION = (
+    "on_union = np.zeros((len(windows), len(np.unique(store.past.times[past.at]))))\n"
+    "        values, loc, scale = self._scaled(store, past, layout)"
+)
 
 TABLE = [
     Mutation(
@@ -253,8 +257,8 @@ TABLE = [
     Mutation(
         "31",
         "data/collate.py",
-        "length = max(int(flat.max(initial=0)), 1)",
-        "length = max(int(flat.sum()), 1)",
+        "values, loc, scale = self._scaled(store, past, layout)",
+        _UNION,
         f"{_PREDICT} -k test_31",
     ),
     Mutation(
@@ -450,8 +454,8 @@ TABLE = [
     Mutation(
         "A14",
         "data/collate.py",
-        "length = max(int(flat.max(initial=0)), 1)",
-        "length = max(int(flat.sum()), 1)",
+        "values, loc, scale = self._scaled(store, past, layout)",
+        _UNION,
         f"{_PREDICT} -k test_31",
     ),
 ]

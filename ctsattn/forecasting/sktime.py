@@ -42,11 +42,10 @@ class SktimeForecaster(BaseForecaster):
         random_state: Seed of training.
         verbose: Whether `fit` shows a line of progress.
 
-    Examples:
-        >>> from sktime.datasets import load_airline
-        >>> from ctsattn.forecasting.sktime import SktimeForecaster
-        >>> forecaster = SktimeForecaster(horizon=12).fit(load_airline())
-        >>> interval = forecaster.predict_interval(fh=[1, 2, 3], coverage=0.9)
+    As any forecaster of sktime it is used so:
+
+        forecaster = SktimeForecaster(horizon=12).fit(load_airline())
+        interval = forecaster.predict_interval(fh=[1, 2, 3], coverage=0.9)
     """
 
     _tags = {  # noqa: RUF012
