@@ -48,13 +48,18 @@ def _curves(rows: pd.DataFrame, folder: Path) -> Iterator[Path]:
         here = found[found["data"].eq(name)]
         factor = 1 / math.log(2) if here["metric"].eq("nats").all() else 1.0
         mean = here.pivot_table("value", "step", "arm") * factor
-        for colour, arm in zip(CYCLE, (a for a in _LABELS if a in mean), strict=False):
+        for colour, arm in ((c, a) for c, a in zip(CYCLE, _LABELS, strict=True) if a in mean):
             line = mean[arm].dropna()  # arms that are switched are looked at more often
             left.plot(line.index, line, color=colour, label=_LABELS[arm])
             _ratio_to_softmax(right, here, arm, colour)
         unit = "bits per character" if factor != 1.0 else "MSE"
         left.set(title=f"{name}: validation loss", xscale="log", xlabel="step", ylabel=unit)
-        right.set(title=f"{name}: less softmax", xscale="log", xlabel="step", ylabel="percent")
+        right.set(
+            title=f"{name}: ratio to softmax",
+            xscale="log",
+            xlabel="step",
+            ylabel="percent",
+        )
         right.axhline(0.0, color=GREY, linewidth=0.8)
     legend_below(figure, axes, columns=3)
     path = folder / "loss_curves.png"
@@ -63,11 +68,12 @@ def _curves(rows: pd.DataFrame, folder: Path) -> Iterator[Path]:
 
 
 def _ratio_to_softmax(ax: Axes, here: pd.DataFrame, arm: str, colour: str) -> None:
-    """Mean over seeds of the ratio to softmax in percent, with twice its standard error."""
-    if arm == "A0":
+    """Mean over seeds of the ratio to softmax with the same positions, in percent, with twice its error."""
+    baseline = "A0-none" if arm.endswith("-none") else "A0"
+    if arm == baseline:
         return
     table = here.pivot_table("value", "step", ["arm", "seed"])
-    percent = 100 * np.log(table[arm] / table["A0"]).dropna()
+    percent = 100 * np.log(table[arm] / table[baseline]).dropna()
     mean, error = percent.mean(axis=1), 2 * percent.std(axis=1) / math.sqrt(percent.shape[1])
     ax.plot(mean.index, mean, color=colour, label=_LABELS[arm])
     ax.fill_between(mean.index, mean - error, mean + error, color=colour, alpha=0.2, linewidth=0)

@@ -10,10 +10,14 @@ from experiments.hypotheses.statistics import Interval, holm
 
 
 def decide(findings: dict[str, Finding], plan: Plan) -> list[str]:
-    """The sentences of the decision table that the primary contrasts call for."""
+    """The sentences of the decision table that the primary contrasts call for, each with its numbers."""
     margin = plan.tables["study"]["margin_percent"]
     adjusted = dict(zip(PRIMARY, holm([findings[name].p or 1.0 for name in PRIMARY]), strict=True))
-    return [words[_outcome(findings[name], adjusted[name], margin)] for name, words in PRIMARY.items()]
+    return [
+        f"{words[_outcome(findings[name], adjusted[name], margin)]} "
+        f"({name}: {_numbers(findings[name])}, Holm-adjusted p {adjusted[name]:.2g})"
+        for name, words in PRIMARY.items()
+    ]
 
 
 def _outcome(finding: Finding, p: float, margin: float) -> str:
@@ -55,10 +59,16 @@ PRIMARY = {
 def further(findings: dict[str, Finding]) -> list[str]:
     """The sentences of the decision table that rest on secondary findings, as far as they were run."""
     return [
-        words[0] if holds(findings[name].interval) else words[1]
+        f"{words[0] if holds(findings[name].interval) else words[1]} ({name}: {_numbers(findings[name])})"
         for name, holds, words in SECONDARY
         if name in findings
     ]
+
+
+def _numbers(finding: Finding) -> str:
+    """Mean and interval in percent."""
+    mean, low, high = finding.interval.percent()
+    return f"{mean:+.2f} %, 95 % interval {low:+.2f} to {high:+.2f} %"
 
 
 SECONDARY: list[tuple[str, Callable[[Interval], bool], tuple[str, str]]] = [
@@ -67,7 +77,7 @@ SECONDARY: list[tuple[str, Callable[[Interval], bool], tuple[str, str]]] = [
         lambda x: x.high < 0 or x.low > 0,
         (
             "The effect on regular series differs between real order and shuffled order.",
-            "The effect on regular series does not differ between real order and shuffled order.",
+            "The effect on regular series is not shown to differ between real and shuffled order.",
         ),
     ),
     (
@@ -99,7 +109,7 @@ SECONDARY: list[tuple[str, Callable[[Interval], bool], tuple[str, str]]] = [
         lambda x: x.high < 0,
         (
             "Continuous attention learns faster early on, as the post saw on text.",
-            "The early advantage that the post saw on text is not there on regular series.",
+            "The early advantage that the post saw on text is not shown on regular series.",
         ),
     ),
 ]

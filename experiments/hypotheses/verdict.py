@@ -13,8 +13,9 @@ import numpy as np
 from experiments.hypotheses import rows as committed
 from experiments.hypotheses.claims import CLAIMS
 from experiments.hypotheses.claims.finding import Finding
-from experiments.hypotheses.control_figures import draw
+from experiments.hypotheses.coverage import coverage
 from experiments.hypotheses.decisions import decide, further
+from experiments.hypotheses.figures import draw
 from experiments.hypotheses.plan import Plan, check_frozen
 from experiments.hypotheses.statistics import dataset_means
 
@@ -68,7 +69,7 @@ def report(plan: Plan) -> str:
             continue
         sections += [*table(findings), *by_dataset(findings[0]), *(x for note in notes for x in ("", note))]
     lines += [f"- {sentence}" for sentence in (*decide(primary, plan), *further(named))]
-    return "\n".join([*lines, *sections]) + "\n"
+    return "\n".join([*lines, *sections, "", "## Coverage", "", *coverage(found, plan)]) + "\n"
 
 
 def main() -> int:
@@ -81,7 +82,7 @@ def main() -> int:
         print(f"There is no verdict yet: {missing}", file=sys.stderr)
         return 2
     REPORT.write_text(text)
-    draw(committed.read())
+    draw(committed.read(), plan)
     print(text)
     return 0
 

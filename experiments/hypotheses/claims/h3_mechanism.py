@@ -31,6 +31,10 @@ def test(rows: pd.DataFrame, plan: Plan) -> list[Finding]:
         *(Finding.of(f"A4 / A1, {name}", ratios(thinned, "A4", "A1", [name], data)) for name in names),
         Finding.of("A4 / A1, native irregular clocks", ratios(thinned, "A4", "A1", ["all"], native)),
     ]
+    # looked at after the rows were there, to see where the loss against softmax comes from
+    for label, where, sets in (("irregular", names, data), ("native irregular clocks", ["all"], native)):
+        table = ratios(thinned, "A1", "A0", where, sets)
+        found.append(Finding.of(f"A1 / A0, {label} (asked afterwards)", table))
     both = run_on(thinned, ("A2", "A4"), data)
     if both:
         found.append(Finding.of("A2 / A4, irregular", ratios(thinned, "A2", "A4", names, both)))
