@@ -56,7 +56,18 @@ def check_attention_inputs(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) ->
         )
     if q.shape[3] != k.shape[3]:
         raise ValueError(f"`q` and `k` must have the same width, but got {q.shape[3]} and {k.shape[3]}.")
+    if q.shape[3] == 0:
+        raise ValueError("`q` and `k` have the width 0. Give zeros of width 1 if all scores are to be equal.")
     check_head_counts(q.shape[1], k.shape[1], enable_gqa)
+
+
+def check_tensor(name: str, given: object) -> None:
+    """Raise a `TypeError` if an argument is no tensor."""
+    if not isinstance(given, Tensor):
+        raise TypeError(
+            f"`{name}` must be a tensor, but it is of type {type(given).__name__}. Convert it with "
+            f"`torch.as_tensor`."
+        )
 
 
 def check_head_counts(heads: int, kv_heads: int, enable_gqa: bool) -> None:
@@ -100,6 +111,7 @@ def check_clock(name: str, times: Tensor) -> Tensor:
     Raises:
         TypeError: Boolean or complex times.
     """
+    check_tensor(name, times)
     if times.dtype == torch.bool or times.is_complex():
         raise TypeError(f"`{name}` must be integer or floating, but its dtype is {times.dtype}.")
     if not times.is_floating_point():

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ctsattn._checks import check_tensor
 from ctsattn.nn.rotary import TimeRotary
 from ctsattn.ops import Sink
 from ctsattn.ops.continuous.api import attend_from
@@ -45,6 +46,11 @@ class KeyValueCache:
             ValueError: Times are given now but were not before, or the other way round.
         """
         seen = len(self)
+        if self.k is not None and len(self.k) != len(k):
+            raise ValueError(
+                f"The cache holds a batch of {len(self.k)}, but the new tokens are a batch of {len(k)}. Begin "
+                f"a new cache for another batch."
+            )
         if seen and (times is None) != (self.times is None):
             old, new = ("without" if x is None else "with" for x in (self.times, times))
             raise ValueError(
@@ -107,10 +113,10 @@ class ContinuousAttention(nn.Module):
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if d_model % num_heads or num_heads % num_kv_heads:
+        if min(d_model, num_heads, num_kv_heads) < 1 or d_model % num_heads or num_heads % num_kv_heads:
             raise ValueError(
-                f"`num_heads` must divide `d_model` and `num_kv_heads` must divide `num_heads`, but got "
-                f"d_model={d_model}, num_heads={num_heads}, num_kv_heads={num_kv_heads}."
+                f"`num_heads` must divide `d_model` and `num_kv_heads` must divide `num_heads`, all at least "
+                f"1, but got d_model={d_model}, num_heads={num_heads}, num_kv_heads={num_kv_heads}."
             )
         if sink not in ("none", "zeros", "first", "learned"):
             raise ValueError(f"`sink` must be one of none, zeros, first, learned, but got {sink!r}.")
@@ -182,8 +188,16 @@ class ContinuousAttention(nn.Module):
             `[batch, queries, d_model]`.
 
         Raises:
+            TypeError: Times or a mask that are no tensors.
             ValueError: Arguments that do not go together; the message says which.
         """
+        for name, given in (("times", times), ("mask", mask)):
+            if given is not None:
+                check_tensor(name, given)
+        if x.dim() != 3 or x.shape[-1] != self.d_model:
+            raise ValueError(
+                f"`x` must have the shape [batch, queries, {self.d_model}], but its shape is {list(x.shape)}."
+            )
         self._check(times, memory, query_times, cache)
         source = x if memory is None else memory
         q = self._heads(self.to_query(x), self.num_heads)

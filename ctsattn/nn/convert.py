@@ -223,6 +223,11 @@ def _is_causal(attn_mask: Tensor | None, is_causal: bool, queries: int, keys: in
         if is_causal:
             return True
     else:
+        if attn_mask.shape[-2:] != (queries, keys):
+            raise ValueError(
+                f"`attn_mask` must have a row for each of {queries} queries and a column for each of {keys} "
+                f"keys, but its shape is {list(attn_mask.shape)}."
+            )
         is_bool = attn_mask.dtype == torch.bool
         hidden = attn_mask if is_bool else attn_mask == -torch.inf
         future = torch.ones((queries, keys), dtype=torch.bool).triu(1)

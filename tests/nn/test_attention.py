@@ -161,3 +161,17 @@ def test_a_cache_refuses_times_that_come_late() -> None:
 def test_appended_keys_cannot_be_copied_because_they_have_no_time() -> None:
     with pytest.raises(ValueError, match="an appended key has no time"):
         ContinuousAttention.from_multihead(nn.MultiheadAttention(16, 4, add_zero_attn=True))
+
+
+def test_wrong_sizes_are_refused() -> None:
+    x, times = tokens()
+    with pytest.raises(ValueError, match="all at least 1, but got d_model=16, num_heads=0"):
+        ContinuousAttention(16, 0)
+    with pytest.raises(ValueError, match=r"shape \[batch, queries, 16\], but its shape is \[2, 9, 15\]"):
+        module()(x[..., :15], times)
+    with pytest.raises(TypeError, match="`times` must be a tensor, but it is of type list"):
+        module()(x, times.tolist())  # type: ignore[arg-type]
+    made, cache = module(is_causal=True), KeyValueCache()
+    made(x[:, :4], cache=cache)
+    with pytest.raises(ValueError, match="holds a batch of 2, but the new tokens are a batch of 1"):
+        made(x[:1, 4:], cache=cache)

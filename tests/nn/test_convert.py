@@ -185,6 +185,8 @@ def test_what_has_no_continuous_counterpart_is_refused() -> None:
         model(x, mask=band)
     with pytest.raises(ValueError, match="it has no equal to another mask"):
         model(x, mask=torch.randn(9, 9, dtype=torch.float64))
+    with pytest.raises(ValueError, match="a row for each of 9 queries and a column for each of 9 keys"):
+        model.layers[0].self_attn(x, x, x, attn_mask=band[:3])
     with pytest.raises(ValueError, match="it can hide a key, not weigh it"):
         model(x, src_key_padding_mask=torch.full((2, 9), 0.5, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"Linear has no `nn\.MultiheadAttention` to swap"):

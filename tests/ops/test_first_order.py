@@ -341,6 +341,25 @@ def test_heads_whose_columns_lie_apart_in_memory_give_the_same() -> None:
     )
 
 
+def test_gradients_of_function_transforms_are_those_of_autograd(attention: Attention) -> None:
+    q, k, v, times = inputs(SMALL)
+
+    def loss(*x: Tensor) -> Tensor:
+        return attention(*x, is_causal=True).square().sum()
+
+    leaves = [x.clone().requires_grad_() for x in (q, k, v, times)]
+    loss(*leaves).backward()
+    for x, found in zip(leaves, torch.func.grad(loss, argnums=(0, 1, 2, 3))(q, k, v, times), strict=True):
+        torch.testing.assert_close(found, x.grad)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.7])
+def test_a_scale_may_be_zero_or_negative(attention: Attention, scale: float) -> None:
+    q, k, v, times = inputs(SMALL)
+    out = attention(q, k, v, times, is_causal=True, scale=scale)
+    torch.testing.assert_close(out, attention(q * scale, k, v, times, is_causal=True, scale=1.0))
+
+
 FUSED = {
     "all": {},
     "past": {"is_causal": True},

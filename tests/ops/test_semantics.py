@@ -205,6 +205,23 @@ def test_dropout_needs_the_reference_backend_and_says_so() -> None:
 
 
 ERRORS: dict[str, tuple[dict[str, object], type[Exception], str]] = {
+    "a list": ({"times": [0.0, 1.0]}, TypeError, r"`times` must be a tensor, but it is of type list"),
+    "nothing": ({"q": None}, TypeError, "`q` must be a tensor, but it is of type NoneType"),
+    "a mask that is a list": ({"key_mask": [True] * 6}, TypeError, "`key_mask` must be a tensor"),
+    "width 0": (
+        {"q": torch.zeros(2, 4, 6, 0), "k": torch.zeros(2, 2, 6, 0), "v": torch.zeros(2, 2, 6, 3)},
+        ValueError,
+        "`q` and `k` have the width 0",
+    ),
+    "scale not finite": ({"scale": float("nan")}, ValueError, "`scale` must be finite, but it is nan"),
+    "scale of another type": ({"scale": torch.tensor(1.0)}, TypeError, "`scale` must be a number, .* Tensor"),
+    "sink of another type": ({"sink": "first"}, TypeError, "`sink` must be a `Sink` or a tuple"),
+    "sink key": (
+        {"sink": (torch.zeros(3), 0, 1)},
+        ValueError,
+        r"`sink.key` must broadcast to the shape \[2, 2, 8\], but its shape is \[3\]",
+    ),
+    "sink gap shape": ({"sink": (0, 0, torch.zeros(3))}, ValueError, r"`sink.gap` must broadcast to .*\[2\]"),
     "three axes": ({"q": torch.zeros(4, 6, 8)}, ValueError, r"`q` must have the four axes.*\[4, 6, 8\]"),
     "integers": ({"k": torch.zeros(2, 2, 6, 8, dtype=torch.long)}, TypeError, "share one dtype.*int64"),
     "mixed dtypes": ({"v": torch.zeros(2, 2, 6, 3)}, TypeError, "share one dtype.*float64, .*float32"),

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from ctsattn.ops.continuous.cpu import has_numba
 from ctsattn.ops.continuous.ends import repeat_heads, take_knots
-from ctsattn.ops.continuous.stock import stock_attention
+from ctsattn.ops.continuous.stock import weighted_attention
 
 # A straight piece gives its left knot e^(a0) (1/2 + δ/6 + …) = e^(a0 + δ/3 + …) / 2.
 SHARE_OF_NEIGHBOUR = 1 / 3
@@ -92,7 +92,7 @@ def fused_answer(
     share: float,
 ) -> Tensor | None:
     """Outputs of `smoothed_attention`, if `fused` has the problem and numba is there to run it."""
-    if torch.compiler.is_compiling() or q.device.type != "cpu" or not has_numba():
+    if torch.compiler.is_compiling() or q.device.type != "cpu" or scale <= 0 or not has_numba():
         return None
     from ctsattn.ops.continuous.fused import can_fuse, fused_attention
 
@@ -132,7 +132,7 @@ def smoothed_attention(
     Returns:
         Mean value and logarithm of the sum of weights, as `reference.core`.
     """
-    if scale <= 0:  # the kernels on CUDA hold biases in units of the scale
+    if scale <= 0:  # the kernels divide by it
         q, scale = q * scale, 1.0
     before = gaps.masked_fill(torch.arange(gaps.shape[1], device=gaps.device) == 0, 0.0)
     k, wide_q = k.to(gaps.dtype), q.to(gaps.dtype)
@@ -141,12 +141,14 @@ def smoothed_attention(
     keys, bias = _smooth(k, steps, before, share)
     keys = keys.to(q.dtype)
     if full:
-        return stock_attention(q, keys, v, bias, None, None, None, scale, None)
+        return weighted_attention(q, keys, v, bias, None, None, None, scale, None)
     if causal and offset <= 1 and q.shape[2] + offset == k.shape[2]:
         key = repeat_heads(torch.add(k, steps[:, :, :-1], alpha=-share)[:, :, offset:], q.shape[1])
         score = (wide_q * key).sum(dim=-1) * scale + _log(before[:, None, offset:] / 2)
         value = repeat_heads(v, q.shape[1])[:, :, offset:]
-        return stock_attention(q, keys, v, bias, None, score[..., None], value[..., None, :], scale, offset)
+        return weighted_attention(
+            q, keys, v, bias, None, score[..., None], value[..., None, :], scale, offset
+        )
     knot = torch.arange(k.shape[2], device=k.device)
     between = (first[..., None] < knot) & (knot < last[..., None])
     scores, values = [], []
@@ -157,7 +159,7 @@ def smoothed_attention(
         scores.append((wide_q * key).sum(dim=-1) * scale + _log(gap / 2)[:, None])
         values.append(take_knots(v, end, q.shape[1], v.dtype))
     ends = torch.stack(scores, dim=-1), torch.stack(values, dim=-2)
-    return stock_attention(q, keys, v, bias, between, *ends, scale, None)
+    return weighted_attention(q, keys, v, bias, between, *ends, scale, None)
 
 
 def _smooth(k: Tensor, steps: Tensor, before: Tensor, share: float) -> tuple[Tensor, Tensor]:

@@ -164,17 +164,22 @@ class _Fused(torch.autograd.Function):
         return out if layout.width == layout.value_dim else out[..., : layout.value_dim]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        q, _, v, keys, bias, out, lse = ctx.saved_tensors
-        layout, scale = ctx.passes.layout, ctx.passes.scale
-        grad = _to_width(grad_outputs[0], layout.width)
-        asked = (x[:, :, 1:] if layout.skip else x for x in (grad, out))
-        call = _stock_arguments(q, keys, v, layout)
-        dq, grad_keys, grad_values = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            next(asked), *call, next(asked), lse, 0.0, bool(layout.ends), attn_mask=bias, scale=scale
-        )
-        return *ctx.passes.finish(grad, grad_keys, grad_values, dq), None, None, None
+        return _differentiate(ctx, *grad_outputs)
+
+
+@once_differentiable
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients of all arguments of `_Fused`."""
+    q, _, v, keys, bias, out, lse = ctx.saved_tensors
+    layout, scale = ctx.passes.layout, ctx.passes.scale
+    grad = _to_width(grad, layout.width)
+    asked_grad, asked_out = (x[:, :, 1:] if layout.skip else x for x in (grad, out))
+    call = _stock_arguments(q, keys, v, layout)
+    dq, grad_keys, grad_values = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        asked_grad, *call, asked_out, lse, 0.0, bool(layout.ends), attn_mask=bias, scale=scale
+    )
+    return *ctx.passes.finish(grad, grad_keys, grad_values, dq), None, None, None
 
 
 def _stock_arguments(

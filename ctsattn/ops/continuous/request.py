@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+from numbers import Real
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,6 +14,7 @@ from ctsattn._checks import (
     check_clock,
     check_finite,
     check_rows,
+    check_tensor,
     may_look_at_values,
 )
 from ctsattn.ops.continuous.sink import Sink
@@ -86,13 +89,13 @@ def checked_request(
     _check_packing(cu_seqlens, cu_seqlens_q, keys, queries, device)
     if query_times is not None and may_look_at_values(query_times):
         check_finite("query_times", query_times)
-    factor = float(q.shape[-1] ** -0.5) if scale is None else scale
+    factor = float(q.shape[-1] ** -0.5) if scale is None else _checked_scale(scale)
     sink = _checked_sink(sink)
     return Request(
         times,
         query_times,
         key_mask,
-        is_causal,
+        bool(is_causal),
         factor,
         sink,
         interval,
@@ -105,6 +108,8 @@ def checked_request(
 
 def autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cast as autocast does for `scaled_dot_product_attention`; float64 stays."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, x)
     device = q.device.type
     # Older compilers cannot trace the first question, and compile for devices that have autocast.
     available = torch.compiler.is_compiling() or torch.amp.is_autocast_available(device)
@@ -123,6 +128,7 @@ def check_choice(name: str, value: str | None, known: tuple[str | None, ...]) ->
 
 def _checked_mask(key_mask: Tensor) -> Tensor:
     """The mask, if it is boolean."""
+    check_tensor("key_mask", key_mask)
     if key_mask.dtype != torch.bool:
         raise TypeError(
             f"`key_mask` must be boolean, true where a key exists, but its dtype is {key_mask.dtype}."
@@ -130,10 +136,26 @@ def _checked_mask(key_mask: Tensor) -> Tensor:
     return key_mask
 
 
+def _checked_scale(scale: float) -> float:
+    """The scale, if it is a finite number."""
+    if isinstance(scale, torch.SymFloat | torch.SymInt):
+        return scale
+    if not isinstance(scale, Real):
+        raise TypeError(
+            f"`scale` must be a number, but it is of type {type(scale).__name__}. Multiply `q` by a "
+            f"scale that is learned."
+        )
+    if not isfinite(scale):
+        raise ValueError(f"`scale` must be finite, but it is {scale}.")
+    return float(scale)
+
+
 def _checked_sink(sink: Sink | tuple | None) -> Sink | None:
     """The sink as a `Sink`, checked."""
     if sink is None:
         return None
+    if not isinstance(sink, tuple) or len(sink) > 3:
+        raise TypeError(f"`sink` must be a `Sink` or a tuple (key, value, gap), but it is {sink!r}.")
     sink = sink if isinstance(sink, Sink) else Sink(*sink)
     sink.check()
     return sink
@@ -165,6 +187,7 @@ def _check_packing(
 
 def _check_borders(name: str, borders: Tensor, what: str, count: int, device: torch.device) -> None:
     """Check the borders of packed series."""
+    check_tensor(name, borders)
     if borders.dim() != 1 or len(borders) < 2 or borders.dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"`{name}` must be int32 or int64 of shape [series + 1], but got {borders.dtype} of shape "

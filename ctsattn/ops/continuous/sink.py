@@ -55,7 +55,9 @@ class Sink(NamedTuple):
         if isinstance(self.gap, str):
             return median_gap(gaps, knots.piece_before())
         gap = self.gap if isinstance(self.gap, Tensor) else gaps.new_full((), float(self.gap))
-        return gap.to(gaps.dtype).reshape(-1, 1).expand(gaps.shape[0], 1)
+        gap = gap.to(gaps.dtype).reshape(-1, 1)
+        _check_shape("gap", gap[:, 0], gaps.shape[:1])
+        return gap.expand(gaps.shape[0], 1)
 
 
 def add_sink(
@@ -74,7 +76,8 @@ def add_sink(
     Returns:
         Keys, values and gaps, with as many knots more as there are series.
     """
-    key, value = (_token(x, like, borders) for x, like in ((sink.key, knots.k), (sink.value, knots.v)))
+    key = _token("key", sink.key, knots.k, borders)
+    value = _token("value", sink.value, knots.v, borders)
     k, v = torch.cat([key, knots.k], dim=2), torch.cat([value, knots.v], dim=2)
     if borders is None or knots.series is None:
         return k, v, torch.cat([torch.zeros_like(gap), gap, gaps[:, 1:]], dim=1)[:, : k.shape[2]]
@@ -87,7 +90,7 @@ def add_sink(
     return k, v, gaps.gather(-1, order)
 
 
-def _token(given: Tensor | float | str, like: Tensor, borders: Tensor | None) -> Tensor:
+def _token(name: str, given: Tensor | float | str, like: Tensor, borders: Tensor | None) -> Tensor:
     """Key or value of the sink, one for each series: `[batch, kv_heads, series, width]`."""
     batch, heads, length, width = like.shape
     series = 1 if borders is None else borders.shape[1] - 1
@@ -100,4 +103,16 @@ def _token(given: Tensor | float | str, like: Tensor, borders: Tensor | None) ->
     token = given.to(like.dtype) if isinstance(given, Tensor) else like.new_full((), float(given))
     if token.dim() == 4:
         token = token.squeeze(2)
+    _check_shape(name, token, (batch, heads, width))
     return token.expand(batch, heads, width)[:, :, None].expand(batch, heads, series, width)
+
+
+def _check_shape(name: str, given: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise a `ValueError` if a part of the sink does not broadcast to a shape."""
+    fits = given.dim() <= len(shape) and all(
+        size in (1, wanted) for size, wanted in zip(reversed(given.shape), reversed(shape), strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"`sink.{name}` must broadcast to the shape {list(shape)}, but its shape is {list(given.shape)}."
+        )

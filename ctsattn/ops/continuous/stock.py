@@ -32,6 +32,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from ctsattn.ops.continuous.ends import repeat_heads
@@ -167,6 +169,32 @@ def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tup
 stock_attention.register_autograd(_backward, setup_context=_setup)
 stock_attention.register_vmap(fold_into_batch(stock_attention))
 _stock_attention_backward.register_vmap(fold_into_batch(_stock_attention_backward))
+
+
+class _StockAttention(torch.autograd.Function):
+    """The operator once more, for `torch.func.grad`, which does not see `register_autograd`."""
+
+    generate_vmap_rule = True
+    setup_context = staticmethod(_setup)
+
+    @staticmethod
+    def forward(*args: Any) -> tuple[Tensor, Tensor]:
+        return stock_attention(*args)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _backward_once(ctx, *grad_outputs)
+
+
+_backward_once = once_differentiable(_backward)
+
+
+def weighted_attention(*args: Any) -> tuple[Tensor, Tensor]:
+    """`stock_attention`, inside function transforms too; arguments as there."""
+    eager = not torch.compiler.is_compiling()
+    if eager and any(isinstance(x, Tensor) and is_functorch_wrapped_tensor(x) for x in args):
+        return _StockAttention.apply(*args)
+    return stock_attention(*args)
 
 
 class _KernelCall(NamedTuple):

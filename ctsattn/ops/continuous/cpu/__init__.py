@@ -39,7 +39,6 @@ The first call in a fresh installation compiles for some seconds; the result is 
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -52,10 +51,12 @@ from ctsattn.ops.mapping import fold_into_batch
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-@cache
+_HAS_NUMBA = find_spec("numba") is not None
+
+
 def has_numba() -> bool:
     """Whether numba is installed."""
-    return find_spec("numba") is not None
+    return _HAS_NUMBA
 
 
 def why_not(q: Tensor, k: Tensor, v: Tensor) -> str | None:
