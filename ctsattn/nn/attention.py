@@ -48,8 +48,8 @@ class KeyValueCache:
         seen = len(self)
         if self.k is not None and len(self.k) != len(k):
             raise ValueError(
-                f"The cache holds a batch of {len(self.k)}, but the new tokens are a batch of {len(k)}. Begin "
-                f"a new cache for another batch."
+                f"The cache holds a batch of {len(self.k)}, but the new tokens are a batch of {len(k)}. "
+                f"Begin a new cache for another batch."
             )
         if seen and (times is None) != (self.times is None):
             old, new = ("without" if x is None else "with" for x in (self.times, times))
