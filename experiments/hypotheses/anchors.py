@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from experiments.hypotheses.evaluation import shown_under

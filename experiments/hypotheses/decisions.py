@@ -1,4 +1,8 @@
-"""The decision table: which sentence each outcome calls for. It was written before any test row."""
+"""The decision table: which sentence each outcome calls for.
+
+It was written before any test row; since then two sentences were put more carefully, and numbers stand
+beside all.
+"""
 
 from __future__ import annotations
 

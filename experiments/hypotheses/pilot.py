@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     plan = Plan.read(PLAN)
     trials = (
-        [t for t in rate_trials(plan) if not options.data or t.cell.data in options.data]
+        [t for t in rate_trials(plan) if not options.data or t.cells[0].data in options.data]
         if options.kind == "rates"
         else arm_trials(plan, options.data, options.arm, options.rate)
     )

@@ -106,10 +106,9 @@ class _Attention(torch.autograd.Function):
         """Nothing is kept: the rule's operations keep what they need."""
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tensor, v: Tensor, visible: Any
-    ) -> Any:
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         """Fold the mapped axis into the batch; what all queries share stays as it is."""
+        q, k, v, visible = args
 
         def folded(x: Tensor, dim: int | None) -> Tensor:
             x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -282,3 +284,18 @@ def finding_of(effect: float, rng):
     index = pd.MultiIndex.from_product([[f"d{i}" for i in range(13)], ["c"], [24], range(8)])
     ratios = pd.DataFrame(index=index.set_names(["data", "condition", "horizon", "seed"])).reset_index()
     return Finding.of("C", ratios.assign(r=effect + 0.01 * rng.normal(size=len(ratios))))
+
+
+def test_every_number_of_the_readme_stands_in_the_verdict():
+    folder = run.RESULTS.parent
+    number = re.compile(r"[+-]\d+\.\d\d(?= %| to|,|\.)")
+    readme = (folder / "README.md").read_text(encoding="utf-8").split("## What is here")[0]
+    known = set(number.findall((folder / "verdict.md").read_text(encoding="utf-8")))
+    assert set(number.findall(readme)) <= known
+
+
+def test_the_committed_verdict_is_that_of_the_committed_rows():
+    plan = Plan.read()
+    check_frozen(plan)
+    committed = (run.RESULTS.parent / "verdict.md").read_text(encoding="utf-8")
+    assert report(plan) == committed
