@@ -5,11 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ctsattn.ops.continuous.triton.launch import KINDS, interpreted, launch_backward, launch_forward
+from ctsattn.ops.continuous.request import Request
+from ctsattn.ops.continuous.triton.launch import (
+    KINDS,
+    Sight,
+    interpreted,
+    launch_backward,
+    launch_forward,
+    launch_gaps,
+)
 from ctsattn.ops.mapping import fold_into_batch
 
 _MAX_DIM = 256
 _FLAT = 1 << 30  # `primitives.FLAT`
+_CAUSAL, _FULL = 1, 2  # `Sight.kind`
 
 
 def why_not(q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -76,7 +85,23 @@ def answer(
     return _attention(*_dense(q, k, v, gaps, first, last), scale, causal or full, True)[0]
 
 
+def direct(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor | None:
+    """Answer an ordinary request from times to outputs in two kernels; None if it is not ordinary.
+
+    Ordinary is what has a clock at most: no mask, sink, packed series, or interval that ends between knots.
+    """
+    times = request.times
+    special = (request.key_mask, request.query_times, request.cu_seqlens, request.sink)
+    if any(x is not None for x in special) or request.interval != "left" or request.dropout_p > 0:
+        return None
+    if k.shape[2] == 0 or q.numel() == 0 or (times is not None and times.requires_grad):
+        return None
+    q, k, v = _dense(q, k, v)
+    return _clocked_attention(q, k, v, times, request.scale, request.is_causal, request.query_start)[0]
+
+
 core.answer = answer  # `solve.py` takes it where nothing has to be merged afterwards
+core.direct = direct  # `api.py` takes it first
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
@@ -98,7 +123,7 @@ def _attention(
     fill: bool,
 ) -> tuple[Tensor, Tensor]:
     """Outputs and log-sum-exps; `simple`: each `first` is 0 but for a mark; `fill`, mark: see `answer`."""
-    return launch_forward(q, k, v, gaps, first, last, scale, simple, fill)
+    return launch_forward(q, k, v, gaps, Sight(first, last, 0, 0, simple, fill), scale)
 
 
 @_attention.register_fake
@@ -107,10 +132,28 @@ def _(q, k, v, gaps, first, last, scale, simple, fill):
     return out, q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
+@torch.library.custom_op("ctsattn::clocked_continuous_attention", mutates_args=())
+def _clocked_attention(
+    q: Tensor, k: Tensor, v: Tensor, times: Tensor | None, scale: float, causal: bool, offset: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Outputs, log-sum-exps, gaps, and the first knot of each row before which time has passed."""
+    gaps, begin = launch_gaps(times, k)
+    kind = _CAUSAL if causal else _FULL
+    return *launch_forward(q, k, v, gaps, Sight(begin, begin, kind, offset, True, True), scale), gaps, begin
+
+
+@_clocked_attention.register_fake
+def _(q, k, v, times, scale, causal, offset):
+    out = q.new_empty((*q.shape[:3], v.shape[-1]))
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    gaps = q.new_empty((k.shape[0], k.shape[2]), dtype=torch.float32)
+    return out, lse, gaps, q.new_empty((k.shape[0],), dtype=torch.int32)
+
+
 @torch.library.custom_op("ctsattn::continuous_attention_backward", mutates_args=())
 def _attention_backward(
     grad_out: Tensor,
-    grad_lse: Tensor,
+    grad_lse: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -120,37 +163,69 @@ def _attention_backward(
     out: Tensor,
     lse: Tensor,
     scale: float,
+    kind: int,
+    offset: int,
     simple: bool,
     fill: bool,
     with_gaps: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `q`, `k`, `v` and `gaps`; the last are 0 unless `with_gaps`."""
-    return launch_backward(
-        grad_out, grad_lse, q, k, v, gaps, first, last, out, lse, scale, simple, fill, with_gaps
-    )
+    """Gradients of `q`, `k`, `v` and `gaps`; the last are [batch, 0] unless `with_gaps`."""
+    sight = Sight(first, last, kind, offset, simple, fill)
+    return launch_backward(grad_out, grad_lse, q, k, v, gaps, sight, out, lse, scale, with_gaps)
 
 
 @_attention_backward.register_fake
-def _(grad_out, grad_lse, q, k, v, gaps, first, last, out, lse, scale, simple, fill, with_gaps):
-    return tuple(x.new_empty(x.shape) for x in (q, k, v, gaps))
+def _(
+    grad_out, grad_lse, q, k, v, gaps, first, last, out, lse, scale, kind, offset, simple, fill, with_gaps
+):
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
+    return dq, dk, dv, gaps.new_empty(gaps.shape if with_gaps else (gaps.shape[0], 0))
 
 
 def _keep(ctx, inputs, output) -> None:
     """Keep for the backward pass what it needs."""
     *tensors, ctx.scale, ctx.simple, ctx.fill = inputs
     ctx.save_for_backward(*tensors, *output)
+    ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx, grad_out, grad_lse):
     """Gradients of all arguments of `_attention`."""
-    grad_out = grad_out if grad_out.stride(-1) == 1 else grad_out.contiguous()
-    with_gaps = ctx.needs_input_grad[3]
+    tensors, with_gaps = ctx.saved_tensors, ctx.needs_input_grad[3]
+    grad_out = torch.zeros_like(tensors[-2]) if grad_out is None else _rows(grad_out)
+    grad_lse = None if grad_lse is None else grad_lse.contiguous()
     dq, dk, dv, dgaps = _attention_backward(
-        grad_out, grad_lse.contiguous(), *ctx.saved_tensors, ctx.scale, ctx.simple, ctx.fill, with_gaps
+        grad_out, grad_lse, *tensors, ctx.scale, 0, 0, ctx.simple, ctx.fill, with_gaps
     )
     return dq, dk, dv, dgaps if with_gaps else None, None, None, None, None, None
 
 
+def _keep_clocked(ctx, inputs, output) -> None:
+    """As `_keep`."""
+    q, k, v, _times, ctx.scale, ctx.causal, ctx.offset = inputs
+    ctx.save_for_backward(q, k, v, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate_clocked(ctx, grad_out, *_unused):
+    """Gradients of all arguments of `_clocked_attention`, of which only the outputs are used."""
+    if grad_out is None:
+        return (None,) * 7
+    q, k, v, out, lse, gaps, begin = ctx.saved_tensors
+    kind = _CAUSAL if ctx.causal else _FULL
+    dq, dk, dv, _ = _attention_backward(
+        _rows(grad_out), None, q, k, v, gaps, begin, begin, out, lse, ctx.scale, kind, ctx.offset, True, True,
+        False,
+    )  # fmt: skip
+    return dq, dk, dv, None, None, None, None
+
+
+def _rows(grad: Tensor) -> Tensor:
+    """A gradient whose vectors are in one piece."""
+    return grad if grad.stride(-1) == 1 else grad.contiguous()
+
+
 _attention.register_autograd(_differentiate, setup_context=_keep)
-_attention.register_vmap(fold_into_batch(_attention))
-_attention_backward.register_vmap(fold_into_batch(_attention_backward))
+_clocked_attention.register_autograd(_differentiate_clocked, setup_context=_keep_clocked)
+for _operator in (_attention, _clocked_attention, _attention_backward):
+    _operator.register_vmap(fold_into_batch(_operator))

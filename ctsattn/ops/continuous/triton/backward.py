@@ -23,17 +23,17 @@ from ctsattn.ops.continuous.triton.primitives import (
     hide,
     load_gaps,
     load_rows,
-    read_first,
+    read_limits,
     tile_offsets,
     visible_tiles,
 )
 
 
-@triton.jit(do_not_specialize=["num_queries", "num_knots"])
+@triton.jit(do_not_specialize=["heads", "num_queries", "num_knots", "offset"])
 def attention_bwd_prepare_kernel(
     out_ptr, grad_out_ptr, lse_ptr, grad_lse_ptr, first_ptr, last_ptr, delta_ptr, lse2_ptr, limits_ptr,
-    stride_gb, stride_gh, stride_gn, heads, num_queries, num_knots, value_dim, BM: tl.constexpr, DV:
-    tl.constexpr,
+    stride_gb, stride_gh, stride_gn, heads, num_queries, num_knots, value_dim, offset, BM: tl.constexpr, DV:
+    tl.constexpr, SIGHT: tl.constexpr, WITH_LSE: tl.constexpr,
 ):  # fmt: skip
     """`D = dO·O - dlse`, the log-sum-exp in base 2, and the extreme limits of a block of queries.
 
@@ -56,15 +56,16 @@ def attention_bwd_prepare_kernel(
     )
     grad_out = tl.load(grad_at, mask=mask, other=0.0)
     at = bh * num_queries + row
-    delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1) - tl.load(
-        grad_lse_ptr + at, mask=inside, other=0.0
-    )
+    delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
+    if WITH_LSE:
+        delta -= tl.load(grad_lse_ptr + at, mask=inside, other=0.0)
     lse = tl.load(lse_ptr + at, mask=inside, other=0.0)
     tl.store(delta_ptr + at, delta, mask=inside)
     tl.store(lse2_ptr + at, tl.where(lse == float("-inf"), 1.0e30, lse * LOG2E), mask=inside)
     if h == 0:
-        first, flat = read_first(first_ptr + b * num_queries + row, inside)
-        last = tl.load(last_ptr + b * num_queries + row, mask=inside, other=-1)
+        first, last, flat = read_limits(
+            first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT
+        )
         limits_ptr += b * 4 * blocks + block
         tl.store(limits_ptr, tl.min(tl.where(inside, first, num_knots), 0))
         tl.store(limits_ptr + blocks, tl.max(first, 0))
@@ -93,17 +94,17 @@ def query_gradients_tile(
     gap, end = gaps_of_rows(gap, end, flat, BM, BN, MASK and FILL)
     if MASK:
         s = hide(s, n0, first, last, end, BN, SIMPLE)
-    _w, a, _t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, False)
+    _w, a, _t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, False, True)
     return tl.dot(a.to(k.dtype), k, dq, input_precision=PRECISION)
 
 
-@triton.jit(do_not_specialize=["num_queries", "num_knots"])
+@triton.jit(do_not_specialize=["heads", "num_queries", "num_knots", "offset"])
 def attention_bwd_queries_kernel(
     q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, stride_qb,
     stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_gb,
-    stride_gh, stride_gn, heads, groups, num_queries, num_knots, head_dim, value_dim, scale, BM:
+    stride_gh, stride_gn, heads, groups, num_queries, num_knots, head_dim, value_dim, scale, offset, BM:
     tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V:
-    tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, TERMS: tl.constexpr,
+    tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, TERMS: tl.constexpr,
     RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one block of queries of one head."""
@@ -118,8 +119,9 @@ def attention_bwd_queries_kernel(
     m0 = block * BM
     row = m0 + tl.arange(0, BM)
     inside = row < num_queries
-    first, flat = read_first(first_ptr + b * num_queries + row, inside)
-    last = tl.load(last_ptr + b * num_queries + row, mask=inside, other=-1)
+    first, last, flat = read_limits(
+        first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT
+    )
     lse = tl.load(lse_ptr + bh * num_queries + row, mask=inside, other=1.0e30)
     delta = tl.load(delta_ptr + bh * num_queries + row, mask=inside, other=0.0)
     here = tl.arange(0, BM)
@@ -131,14 +133,13 @@ def attention_bwd_queries_kernel(
     if SCALED:
         q = (q * scale).to(q.dtype)
     STEP: tl.constexpr = BN - RUNS
-    low, whole_low, whole_high, high = visible_tiles(
-        first, last, tl.where(flat, -1, last), inside, num_knots, STEP
-    )
+    whole_last = tl.where(flat, -1, last)
+    low, whole_low, whole_high, high = visible_tiles(first, last, whole_last, inside, num_knots, STEP, STEP)
 
     dq = tl.zeros((BM, D), tl.float32)
-    on_the_right = tl.cdiv(high - whole_high, STEP)
-    for i in tl.range(0, on_the_right + (whole_low - low) // STEP):
-        n0 = tl.where(i < on_the_right, whole_high + i * STEP, low + (i - on_the_right) * STEP)
+    right = tl.maximum(tl.cdiv(high - whole_high, STEP), 0)
+    for i in tl.range(0, right + (whole_low - low) // STEP):
+        n0 = tl.where(i < right, whole_high + i * STEP, low + (i - right) * STEP)
         dq = query_gradients_tile(
             dq, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, flat,
             num_knots, head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, FILL, SIMPLE, SCALED,

@@ -14,7 +14,7 @@ from ctsattn.ops.continuous.triton.primitives import (
     join_two,
     load_gaps,
     load_rows,
-    read_first,
+    read_limits,
     split_in_four,
     split_in_two,
     tile_offsets,
@@ -22,8 +22,11 @@ from ctsattn.ops.continuous.triton.primitives import (
 
 
 @triton.jit
-def query_blocks(limits_ptr, n0, blocks, STEP: tl.constexpr, CHUNK: tl.constexpr):
-    """Blocks of queries that see a tile of knots, [low, high), and within them those that see it whole."""
+def query_blocks(limits_ptr, n0, blocks, plain, STEP: tl.constexpr, CHUNK: tl.constexpr):
+    """Blocks of queries that see a tile of knots, [low, high), and within them those that see it whole.
+
+    `plain`: whether all knots of the tile have weight; if not, it counts as whole for none.
+    """
     low = blocks
     high = 0
     whole_low = blocks
@@ -37,7 +40,7 @@ def query_blocks(limits_ptr, n0, blocks, STEP: tl.constexpr, CHUNK: tl.constexpr
         last_min = tl.load(limits_ptr + 2 * blocks + i, mask=ok, other=-1)
         last_max = tl.load(limits_ptr + 3 * blocks + i, mask=ok, other=-1)
         some = (last_max >= n0) & (first_min < n0 + STEP)
-        whole = (first_max <= n0) & (last_min >= n0 + STEP)
+        whole = (first_max <= n0) & (last_min >= n0 + STEP) & plain
         low = tl.minimum(low, tl.min(tl.where(some, i, blocks), 0))
         high = tl.maximum(high, tl.max(tl.where(some, i + 1, 0), 0))
         whole_low = tl.minimum(whole_low, tl.min(tl.where(whole, i, blocks), 0))
@@ -52,14 +55,16 @@ def query_blocks(limits_ptr, n0, blocks, STEP: tl.constexpr, CHUNK: tl.constexpr
 
 @triton.jit
 def knot_gradients_tile(
-    dk, dv, dgap, k, v, gap, end, q_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, first_ptr, last_ptr,
-    stride_q, stride_g, m0, n0, num_queries, head_dim, value_dim, scale, BM: tl.constexpr, BN: tl.constexpr,
-    D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, FILL:
-    tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, GAPS: tl.constexpr, SINGLE: tl.constexpr,
-    TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    dk, dv, dgap, k, v, gap, end, q_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, first_ptr,
+    last_ptr, b, stride_q, stride_g, block, n0, num_queries, num_knots,
+    head_dim, value_dim, scale, offset, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN:
+    tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr,
+    SCALED: tl.constexpr, GAPS: tl.constexpr, SINGLE: tl.constexpr, TERMS:
+    tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add what one block of queries gives to the gradients of a tile of knots."""
     here = tl.arange(0, BM)
+    m0 = block * BM
     row = m0 + here
     inside = row < num_queries
     q = load_rows(q_ptr, stride_q, here, head_dim, m0, num_queries, MASK, EVEN, D)
@@ -75,13 +80,14 @@ def knot_gradients_tile(
     if not SCALED:
         s = s * scale
     if MASK:
-        first, flat = read_first(first_ptr + row, inside)
-        last = tl.load(last_ptr + row, mask=inside, other=-1)
+        first, last, flat = read_limits(
+            first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT
+        )
         gap, end = gaps_of_rows(gap, end, flat, BM, BN, FILL)
         s = hide(s, n0, first, last, end, BN, SIMPLE)
     else:
         gap = tl.broadcast_to(gap[None, :], (BM, BN))
-    w, a, t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, GAPS)
+    w, a, t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, GAPS, MASK or GAPS)
     if MASK and FILL:
         t = tl.where(flat[:, None], 0.0, t)
         # The only knot that a query sees has the weight 1; of its two columns, the one with a piece.
@@ -99,7 +105,8 @@ def knot_gradients_tile(
             dq = dq * scale
         col = tl.arange(0, D)
         at = dq_ptr + row.to(tl.int64)[:, None] * head_dim + col[None, :]
-        tl.store(at, dq.to(dq_ptr.dtype.element_ty), mask=inside[:, None] & (col[None, :] < head_dim))
+        mask = inside[:, None] & (col[None, :] < head_dim)
+        tl.store(at, dq.to(dq_ptr.dtype.element_ty), mask=mask)
     return dk, dv, dgap
 
 
@@ -151,13 +158,13 @@ def store_knots(
         tl.store(edge + edge_size + 0 * c[None, :], grad, mask=(col < width) & (c == BN - 1)[None, :])
 
 
-@triton.jit(do_not_specialize=["num_queries", "num_knots"])
+@triton.jit(do_not_specialize=["batches", "kv_heads", "num_queries", "num_knots", "offset"])
 def attention_bwd_knots_kernel(
     q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, limits_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr,
     dk_ptr, dv_ptr, dgap_ptr, k_edge_ptr, v_edge_ptr, stride_qb, stride_qh, stride_qn, stride_kb, stride_kh,
     stride_kn, stride_vb, stride_vh, stride_vn, stride_gb, stride_gh, stride_gn, batches, kv_heads, groups,
-    num_queries, num_knots, head_dim, value_dim, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-    DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr,
+    num_queries, num_knots, head_dim, value_dim, scale, offset, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
+    DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr,
     SCALED: tl.constexpr, GAPS: tl.constexpr, SINGLE: tl.constexpr, TERMS: tl.constexpr, RADIUS:
     tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -172,9 +179,7 @@ def attention_bwd_knots_kernel(
     b = bh // kv_heads
     kv_head = bh % kv_heads
     n0 = tile * STEP
-    query_tiles = tl.cdiv(num_queries, BM)
-    first_ptr += b * num_queries
-    last_ptr += b * num_queries
+    blocks = tl.cdiv(num_queries, BM)
     local = tile_offsets(BN)
     k_at = k_ptr + b * stride_kb + kv_head * stride_kh
     v_at = v_ptr + b * stride_vb + kv_head * stride_vh
@@ -183,14 +188,15 @@ def attention_bwd_knots_kernel(
         k = (k * scale).to(k.dtype)
     v = load_rows(v_at, stride_vn, local, value_dim, n0, num_knots, True, EVEN_V, DV)
     gap, end = load_gaps(gap_ptr + b * num_knots, n0, num_knots, BN)
+    plain = tl.max(tl.where(tl.arange(0, BN) < STEP, end, 0), 0) < 2147483647
     if GAPS:  # a gap of 0 has a gradient too
         end = local
-    low, whole_low, whole_high, high = query_blocks(
-        limits_ptr + b * 4 * query_tiles, n0, query_tiles, STEP, 128
-    )
+        plain = True
+    limits_ptr += b * 4 * blocks
+    low, whole_low, whole_high, high = query_blocks(limits_ptr, n0, blocks, plain, STEP, 128)
     if SINGLE:  # every query needs its gradient written
         low = 0
-        high = query_tiles
+        high = blocks
         if whole_low >= whole_high:
             whole_low = 0
             whole_high = 0
@@ -204,20 +210,20 @@ def attention_bwd_knots_kernel(
         grad_at = grad_out_ptr + b * stride_gb + head * stride_gh
         row0 = (bh * groups + i) * num_queries
         for step in tl.range(0, high - low - (whole_high - whole_low)):
-            m0 = tl.where(step < whole_low - low, low + step, whole_high + step - (whole_low - low)) * BM
+            block = tl.where(step < whole_low - low, low + step, whole_high + step - (whole_low - low))
             dk, dv, dgap = knot_gradients_tile(
                 dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr + row0
-                * head_dim, first_ptr, last_ptr, stride_qn, stride_gn, m0, n0, num_queries, head_dim,
-                value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, FILL, SIMPLE, SCALED, GAPS, SINGLE,
-                TERMS, RADIUS, FAST, PRECISION,
+                * head_dim, first_ptr, last_ptr, b, stride_qn, stride_gn, block, n0, num_queries, num_knots, head_dim,
+                value_dim, scale, offset, BM, BN, D, DV, EVEN, EVEN_V, True, FILL, SIGHT, SIMPLE, SCALED, GAPS, SINGLE, TERMS,
+                RADIUS, FAST, PRECISION,
             )  # fmt: skip
         for step in tl.range(0, whole_high - whole_low):
-            m0 = (whole_low + step) * BM
+            block = whole_low + step
             dk, dv, dgap = knot_gradients_tile(
                 dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr + row0
-                * head_dim, first_ptr, last_ptr, stride_qn, stride_gn, m0, n0, num_queries, head_dim,
-                value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False, FILL, SIMPLE, SCALED, GAPS, SINGLE,
-                TERMS, RADIUS, FAST, PRECISION,
+                * head_dim, first_ptr, last_ptr, b, stride_qn, stride_gn, block, n0, num_queries, num_knots, head_dim,
+                value_dim, scale, offset, BM, BN, D, DV, EVEN, EVEN_V, False, FILL, SIGHT, SIMPLE, SCALED, GAPS, SINGLE, TERMS,
+                RADIUS, FAST, PRECISION,
             )  # fmt: skip
     all_tiles = tl.num_programs(0).to(tl.int64)
     at = bh * tiles + tile
@@ -230,7 +236,9 @@ def attention_bwd_knots_kernel(
     if GAPS:
         right_knot = n0 + local + 1
         is_piece = (right_knot < num_knots) & (tl.arange(0, BN) < STEP)
-        tl.store(dgap_ptr + bh * num_knots + right_knot, dgap, mask=is_piece)
+        dgap_ptr += bh * num_knots
+        tl.store(dgap_ptr + right_knot, dgap, mask=is_piece)
+        tl.store(dgap_ptr, 0.0, mask=tile == 0)  # no piece ends there
 
 
 @triton.jit(do_not_specialize=["num_knots"])

@@ -3,8 +3,8 @@
 Tiles that every query of a block sees whole come last and need no running maximum: the reference point of the
 exponentials stays where the masked tiles left it, and nothing is rescaled. bfloat16 weights have the range of
 float32, so this fails only if a score exceeds that reference point by about 41; the block then sees it in its
-sum and starts again, with a running maximum. A second kernel gives queries with nothing to integrate what
-`api.py` says: the value of the only knot they see, or the result with unit gaps.
+sum and starts again, with a running maximum. It does so, too, if it has queries that see several knots and no time
+between them: for these the gaps are 1.
 """
 
 import triton
@@ -14,13 +14,14 @@ from ctsattn.ops.continuous.triton.primitives import (
     LN2,
     LOG2E,
     RUNS,
+    gaps_of_rows,
     hide,
     join_four,
     join_two,
     load_gaps,
     load_rows,
     piece_weights,
-    read_first,
+    read_limits,
     reciprocal,
     split_in_four,
     split_in_two,
@@ -65,8 +66,7 @@ def tile_weights(
     s, gap, m, M: tl.constexpr, N: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
     tl.constexpr,
 ):  # fmt: skip
-    """Weights [M, N] of a tile's columns."""
-    gap = tl.broadcast_to(gap[None, :], (M, N))
+    """Weights [M, N] of a tile's columns; `gap` [M, N]."""
     none = tl.zeros((M, RUNS), tl.float32)
     s_low, s_high = split_in_two(s, M, N)
     gap_low, gap_high = split_in_two(gap, M, N)
@@ -96,24 +96,22 @@ def tile_weights(
 
 @triton.jit
 def forward_tile(
-    acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, n0, first, last, num_knots, head_dim,
+    acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, n0, first, last, flat, num_knots, head_dim,
     value_dim, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN:
-    tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, UNIT: tl.constexpr, SIMPLE: tl.constexpr,
-    SCALED: tl.constexpr, NORMALISE: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
-    tl.constexpr, PRECISION: tl.constexpr,
+    tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr,
+    SCALED: tl.constexpr, NORMALISE: tl.constexpr, TERMS: tl.constexpr, RADIUS:
+    tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add one tile of knots to the accumulators; the running maximum moves only if `MASK`."""
     local = tile_offsets(BN)
-    k = load_rows(k_ptr, stride_k, local, head_dim, n0, num_knots, MASK, EVEN, D)
     gap, end = load_gaps(gap_ptr, n0, num_knots, BN)
-    if UNIT:
-        gap = tl.full((BN,), 1.0, tl.float32)
-        end = local
+    gap, end = gaps_of_rows(gap, end, flat, BM, BN, FILL)
+    k = load_rows(k_ptr, stride_k, local, head_dim, n0, num_knots, MASK, EVEN, D)
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if not SCALED:
         s = s * scale
     if MASK:
-        s = hide(s, n0, first, last, end[None, :], BN, SIMPLE)
+        s = hide(s, n0, first, last, end, BN, SIMPLE)
         peak = tl.maximum(m, tl.max(s, 1) * LOG2E)
         shrink = tl.exp2(m - peak)
         m = peak
@@ -133,48 +131,39 @@ def forward_tile(
     return tl.dot(w.to(v.dtype), v, acc, input_precision=PRECISION), total, m
 
 
-@triton.jit(do_not_specialize=["num_queries", "num_knots"])
+@triton.jit
+def masked_tiles(
+    acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, tiles, tiles_on_the_right, right, low, first,
+    last, flat, num_knots, head_dim, value_dim, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
+    DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr,
+    SCALED: tl.constexpr, NORMALISE: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
+    tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Add tiles that not every query sees whole: those from knot `right` on, then those from `low` on."""
+    STEP: tl.constexpr = BN - RUNS
+    for i in tl.range(0, tiles):
+        n0 = tl.where(i < tiles_on_the_right, right + i * STEP, low + (i - tiles_on_the_right) * STEP)
+        acc, total, m = forward_tile(
+            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, n0, first, last, flat, num_knots,
+            head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, FILL, SIMPLE, SCALED, NORMALISE,
+            TERMS, RADIUS, FAST, PRECISION,
+        )  # fmt: skip
+    return acc, total, m
+
+
+@triton.jit(do_not_specialize=["heads", "num_queries", "num_knots", "offset"])
 def attention_fwd_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    gap_ptr,
-    first_ptr,
-    last_ptr,
-    out_ptr,
-    lse_ptr,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_vb,
-    stride_vh,
-    stride_vn,
-    heads,
-    groups,
-    num_queries,
-    num_knots,
-    head_dim,
-    value_dim,
-    scale,
-    limit,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    D: tl.constexpr,
-    DV: tl.constexpr,
-    EVEN: tl.constexpr,
-    EVEN_V: tl.constexpr,
-    SIMPLE: tl.constexpr,
-    SCALED: tl.constexpr,
-    NORMALISE: tl.constexpr,
-    TERMS: tl.constexpr,
-    RADIUS: tl.constexpr,
-    FAST: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Outputs [num_queries, value_dim] and log-sum-exps of one block of queries of one head."""
+    q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, out_ptr, lse_ptr, stride_qb, stride_qh, stride_qn,
+    stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, heads, groups, num_queries, num_knots,
+    head_dim, value_dim, scale, offset, limit, BM: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr, DV:
+    tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, FILL:
+    tl.constexpr, SCALED: tl.constexpr, NORMALISE: tl.constexpr, TERMS: tl.constexpr,
+    RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Outputs [num_queries, value_dim] and log-sum-exps of one block of queries of one head.
+
+    `FILL`: a query with nothing to integrate gets what `answer` says.
+    """
     blocks = tl.cdiv(num_queries, BM)
     block = blocks - 1 - tl.program_id(0) % blocks  # the longest first, if causal
     bh = (tl.program_id(0) // blocks).to(tl.int64)
@@ -184,155 +173,57 @@ def attention_fwd_kernel(
     v_ptr += b * stride_vb + h // groups * stride_vh
     gap_ptr += b * num_knots
     # [BM]
-    row = block * BM + tl.arange(0, BM)
+    here = tl.arange(0, BM)
+    row = block * BM + here
     inside = row < num_queries
-    first, _flat = read_first(first_ptr + b * num_queries + row, inside)
-    last = tl.load(last_ptr + b * num_queries + row, mask=inside, other=-1)
-    q = load_rows(
-        q_ptr + b * stride_qb + h * stride_qh,
-        stride_qn,
-        tl.arange(0, BM),
-        head_dim,
-        block * BM,
-        num_queries,
-        True,
-        EVEN,
-        D,
+    first, last, flat = read_limits(
+        first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT
     )
+    q_ptr += b * stride_qb + h * stride_qh
+    q = load_rows(q_ptr, stride_qn, here, head_dim, block * BM, num_queries, True, EVEN, D)
     if SCALED:
         q = (q * scale).to(q.dtype)
     STEP: tl.constexpr = BN - RUNS
-    low, whole_low, whole_high, high = visible_tiles(first, last, last, inside, num_knots, STEP)
+    PART: tl.constexpr = MASKED - RUNS
+    low, whole_low, whole_high, high = visible_tiles(first, last, last, inside, num_knots, PART, STEP)
 
     acc = tl.zeros((BM, DV), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     m = tl.full((BM,), -1.0e30, tl.float32)
-    on_the_right = tl.cdiv(high - whole_high, STEP)
-    for i in tl.range(0, on_the_right + (whole_low - low) // STEP):
-        n0 = tl.where(i < on_the_right, whole_high + i * STEP, low + (i - on_the_right) * STEP)
-        acc, total, m = forward_tile(
-            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots,
-            head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, False, SIMPLE, SCALED, NORMALISE,
-            TERMS, RADIUS, FAST, PRECISION,
-        )  # fmt: skip
+    right = tl.maximum(tl.cdiv(high - whole_high, PART), 0)
+    acc, total, m = masked_tiles(
+        acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, right + (whole_low - low) // PART,
+        right, whole_high, low, first, last, flat, num_knots, head_dim, value_dim, scale, BM, MASKED, D, DV,
+        EVEN, EVEN_V, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+    )  # fmt: skip
     for i in tl.range(0, (whole_high - whole_low) // STEP):
-        n0 = whole_low + i * STEP
         acc, total, m = forward_tile(
-            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots,
-            head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False, False, SIMPLE, SCALED,
-            NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, whole_low + i * STEP, first, last,
+            flat, num_knots, head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False, False, SIMPLE,
+            SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
         )  # fmt: skip
-    if tl.max(tl.where(total < limit, 0, 1), 0) > 0:  # too large, or NaN
+    again = tl.max(tl.where(total < limit, 0, 1), 0)  # too large, or NaN
+    if FILL:
+        again |= tl.max(flat.to(tl.int32), 0)
+    if again > 0:
         acc = tl.zeros((BM, DV), tl.float32)
         total = tl.zeros((BM,), tl.float32)
         m = tl.full((BM,), -1.0e30, tl.float32)
-        for i in tl.range(0, tl.cdiv(high - low, STEP)):
-            n0 = low + i * STEP
-            acc, total, m = forward_tile(
-                acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots,
-                head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, False, SIMPLE, SCALED,
-                NORMALISE, TERMS, RADIUS, FAST, PRECISION,
-            )  # fmt: skip
+        acc, total, m = masked_tiles(
+            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, tl.cdiv(high - low, PART), 0, low,
+            low, first, last, flat, num_knots, head_dim, value_dim, scale, BM, MASKED, D, DV, EVEN, EVEN_V,
+            FILL, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+        )  # fmt: skip
     some = total > 1.2e-37  # the smallest whose reciprocal is finite
     acc = acc * reciprocal(tl.where(some, total, 1.0), FAST)[:, None]
     col = tl.arange(0, DV)
+    if FILL:
+        only = inside & (first == last)
+        if tl.max(only.to(tl.int32), 0) > 0:
+            at = v_ptr + first.to(tl.int64)[:, None] * stride_vn + col[None, :]
+            value = tl.load(at, mask=only[:, None] & (col[None, :] < value_dim), other=0.0)
+            acc = tl.where(only[:, None], value.to(tl.float32), acc)
     out_at = out_ptr + (bh * num_queries + row)[:, None] * value_dim + col[None, :]
     tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (col[None, :] < value_dim))
     lse = tl.where(some, m * LN2 + tl.log(tl.where(some, total, 1.0)), float("-inf"))
     tl.store(lse_ptr + bh * num_queries + row, lse, mask=inside)
-
-
-@triton.jit(do_not_specialize=["num_queries", "num_knots"])
-def attention_fill_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    gap_ptr,
-    first_ptr,
-    last_ptr,
-    out_ptr,
-    lse_ptr,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_vb,
-    stride_vh,
-    stride_vn,
-    heads,
-    groups,
-    num_queries,
-    num_knots,
-    head_dim,
-    value_dim,
-    scale,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    D: tl.constexpr,
-    DV: tl.constexpr,
-    EVEN: tl.constexpr,
-    EVEN_V: tl.constexpr,
-    SCALED: tl.constexpr,
-    NORMALISE: tl.constexpr,
-    TERMS: tl.constexpr,
-    RADIUS: tl.constexpr,
-    FAST: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Overwrite outputs and log-sum-exps of queries with nothing to integrate; see `answer`.
-
-    A kernel of its own, because in the other it would take registers from the many for the few.
-    """
-    STEP: tl.constexpr = BN - RUNS
-    blocks = tl.cdiv(num_queries, BM)
-    block = tl.program_id(0) % blocks
-    bh = (tl.program_id(0) // blocks).to(tl.int64)
-    b = bh // heads
-    h = bh % heads
-    row = block * BM + tl.arange(0, BM)
-    inside = row < num_queries
-    first, flat = read_first(first_ptr + b * num_queries + row, inside)
-    last = tl.load(last_ptr + b * num_queries + row, mask=inside, other=-1)
-    k_ptr += b * stride_kb + h // groups * stride_kh
-    v_ptr += b * stride_vb + h // groups * stride_vh
-    gap_ptr += b * num_knots
-    col = tl.arange(0, DV)
-    out_at = out_ptr + (bh * num_queries + row)[:, None] * value_dim + col[None, :]
-    single = inside & (first == last)
-    if tl.max(single.to(tl.int32), 0) > 0:
-        at = v_ptr + first.to(tl.int64)[:, None] * stride_vn + col[None, :]
-        mask = single[:, None] & (col[None, :] < value_dim)
-        tl.store(out_at, tl.load(at, mask=mask, other=0.0), mask=mask)
-    if tl.max(flat.to(tl.int32), 0) > 0:
-        last = tl.where(flat, last, -1)
-        low = tl.min(tl.where(flat, first, num_knots), 0) // STEP * STEP
-        q = load_rows(
-            q_ptr + b * stride_qb + h * stride_qh,
-            stride_qn,
-            tl.arange(0, BM),
-            head_dim,
-            block * BM,
-            num_queries,
-            True,
-            EVEN,
-            D,
-        )
-        if SCALED:
-            q = (q * scale).to(q.dtype)
-        acc = tl.zeros((BM, DV), tl.float32)
-        total = tl.zeros((BM,), tl.float32)
-        m = tl.full((BM,), -1.0e30, tl.float32)
-        for i in tl.range(0, tl.cdiv(tl.max(last, 0) + 1 - low, STEP)):
-            n0 = low + i * STEP
-            acc, total, m = forward_tile(
-                acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, num_knots,
-                head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, True, False, SCALED,
-                NORMALISE, TERMS, RADIUS, FAST, PRECISION,
-            )  # fmt: skip
-        acc = acc * reciprocal(tl.where(flat, total, 1.0), FAST)[:, None]
-        mask = flat[:, None] & (col[None, :] < value_dim)
-        tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=mask)
-        lse = m * LN2 + tl.log(tl.where(flat, total, 1.0))
-        tl.store(lse_ptr + bh * num_queries + row, lse, mask=flat)

@@ -17,6 +17,13 @@ from ctsattn.ops.continuous.triton.primitives import (
 
 
 @triton.jit
+def exponential(s, lse, CLAMP: tl.constexpr):
+    """Exponential of scores relative to the sum of weights; `CLAMP`: some may belong to knots without weight."""
+    x = s * LOG2E - lse[:, None]
+    return tl.exp2(tl.minimum(x, CEILING) if CLAMP else x)
+
+
+@triton.jit
 def gradient_step(
     s,
     g,
@@ -31,9 +38,10 @@ def gradient_step(
     RADIUS: tl.constexpr,
     FAST: tl.constexpr,
     GAPS: tl.constexpr,
+    CLAMP: tl.constexpr,
 ):
     """One group's pieces: completes weight and gradient of its right knots, begins those of the left."""
-    e = tl.exp2(tl.minimum(s * LOG2E - lse[:, None], CEILING))
+    e = exponential(s, lse, CLAMP)
     d = s1 - s
     if GAPS:
         left, right, r = piece_weights(d, e, e1, 1.0, 0.0, TERMS, RADIUS, FAST)
@@ -51,22 +59,23 @@ def gradient_step(
 @triton.jit
 def four_gradient_steps(
     s, g, gap, lse, s4, g4, e, w, h, M: tl.constexpr, N: tl.constexpr, LAST: tl.constexpr, TERMS:
-    tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, GAPS: tl.constexpr,
+    tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, GAPS: tl.constexpr, CLAMP:
+    tl.constexpr,
 ):  # fmt: skip
     """Pieces of four groups, from the last to the first; the last of all begins none."""
     s0, s1, s2, s3 = split_in_four(s, M, N)
     g0, g1, g2, g3 = split_in_four(g, M, N)
     p0, p1, p2, p3 = split_in_four(gap, M, N)
     if LAST:
-        e = tl.exp2(tl.minimum(s3 * LOG2E - lse[:, None], CEILING))
+        e = exponential(s3, lse, CLAMP)
         w4 = w
         a4 = w
         t3 = w
     else:
-        w4, a4, e, w, h, t3 = gradient_step(s3, g3, p3, lse, s4, g4, e, w, h, TERMS, RADIUS, FAST, GAPS)
-    w3, a3, e, w, h, t2 = gradient_step(s2, g2, p2, lse, s3, g3, e, w, h, TERMS, RADIUS, FAST, GAPS)
-    w2, a2, e, w, h, t1 = gradient_step(s1, g1, p1, lse, s2, g2, e, w, h, TERMS, RADIUS, FAST, GAPS)
-    w1, a1, e, w, h, t0 = gradient_step(s0, g0, p0, lse, s1, g1, e, w, h, TERMS, RADIUS, FAST, GAPS)
+        w4, a4, e, w, h, t3 = gradient_step(s3, g3, p3, lse, s4, g4, e, w, h, TERMS, RADIUS, FAST, GAPS, CLAMP)
+    w3, a3, e, w, h, t2 = gradient_step(s2, g2, p2, lse, s3, g3, e, w, h, TERMS, RADIUS, FAST, GAPS, CLAMP)
+    w2, a2, e, w, h, t1 = gradient_step(s1, g1, p1, lse, s2, g2, e, w, h, TERMS, RADIUS, FAST, GAPS, CLAMP)
+    w1, a1, e, w, h, t0 = gradient_step(s0, g0, p0, lse, s1, g1, e, w, h, TERMS, RADIUS, FAST, GAPS, CLAMP)
     t = join_four(t0, t1, t2, t3, M, N) if GAPS else t0
     return w, w1, w2, w3, w4, w * g0 + h, a1, a2, a3, a4, s0, g0, e, h, t
 
@@ -74,7 +83,7 @@ def four_gradient_steps(
 @triton.jit
 def tile_gradients(
     s, g, gap, lse, M: tl.constexpr, N: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
-    tl.constexpr, GAPS: tl.constexpr,
+    tl.constexpr, GAPS: tl.constexpr, CLAMP: tl.constexpr,
 ):  # fmt: skip
     """Weights, gradients of scores, and gradient per gap, [M, N], of a tile's columns."""
     none = tl.zeros((M, RUNS), tl.float32)
@@ -83,10 +92,10 @@ def tile_gradients(
     p_low, p_high = split_in_two(gap, M, N)
     if N == 64:
         w4, w5, w6, w7, _w, a4, a5, a6, a7, _a, s, g, e, h, t_high = four_gradient_steps(
-            s_high, g_high, p_high, lse, none, none, none, none, none, M, 32, True, TERMS, RADIUS, FAST, GAPS
+            s_high, g_high, p_high, lse, none, none, none, none, none, M, 32, True, TERMS, RADIUS, FAST, GAPS, CLAMP
         )
         w0, w1, w2, w3, w4, a0, a1, a2, a3, a4, s, g, e, h, t_low = four_gradient_steps(
-            s_low, g_low, p_low, lse, s, g, e, w4, h, M, 32, False, TERMS, RADIUS, FAST, GAPS
+            s_low, g_low, p_low, lse, s, g, e, w4, h, M, 32, False, TERMS, RADIUS, FAST, GAPS, CLAMP
         )
         w = join_two(join_four(w0, w1, w2, w3, M, 32), join_four(w4, w5, w6, w7, M, 32), M, 64)
         a = join_two(join_four(a0, a1, a2, a3, M, 32), join_four(a4, a5, a6, a7, M, 32), M, 64)
@@ -99,16 +108,16 @@ def tile_gradients(
         p0, p4 = split_in_two(p_low, M, 64)
         p8, p12 = split_in_two(p_high, M, 64)
         w12, w13, w14, w15, _w, a12, a13, a14, a15, _a, s, g, e, h, t12 = four_gradient_steps(
-            s12, g12, p12, lse, none, none, none, none, none, M, 32, True, TERMS, RADIUS, FAST, GAPS
+            s12, g12, p12, lse, none, none, none, none, none, M, 32, True, TERMS, RADIUS, FAST, GAPS, CLAMP
         )
         w8, w9, w10, w11, w12, a8, a9, a10, a11, a12, s, g, e, h, t8 = four_gradient_steps(
-            s8, g8, p8, lse, s, g, e, w12, h, M, 32, False, TERMS, RADIUS, FAST, GAPS
+            s8, g8, p8, lse, s, g, e, w12, h, M, 32, False, TERMS, RADIUS, FAST, GAPS, CLAMP
         )
         w4, w5, w6, w7, w8, a4, a5, a6, a7, a8, s, g, e, h, t4 = four_gradient_steps(
-            s4, g4, p4, lse, s, g, e, w8, h, M, 32, False, TERMS, RADIUS, FAST, GAPS
+            s4, g4, p4, lse, s, g, e, w8, h, M, 32, False, TERMS, RADIUS, FAST, GAPS, CLAMP
         )
         w0, w1, w2, w3, w4, a0, a1, a2, a3, a4, s, g, e, h, t0 = four_gradient_steps(
-            s0, g0, p0, lse, s, g, e, w4, h, M, 32, False, TERMS, RADIUS, FAST, GAPS
+            s0, g0, p0, lse, s, g, e, w4, h, M, 32, False, TERMS, RADIUS, FAST, GAPS, CLAMP
         )
         w_low = join_two(join_four(w0, w1, w2, w3, M, 32), join_four(w4, w5, w6, w7, M, 32), M, 64)
         w_high = join_two(join_four(w8, w9, w10, w11, M, 32), join_four(w12, w13, w14, w15, M, 32), M, 64)

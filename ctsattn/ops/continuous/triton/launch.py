@@ -17,16 +17,37 @@ from ctsattn.ops.continuous.triton.backward_knots import (
     attention_bwd_edges_kernel,
     attention_bwd_knots_kernel,
 )
-from ctsattn.ops.continuous.triton.forward import attention_fill_kernel, attention_fwd_kernel
+from ctsattn.ops.continuous.triton.clock import gaps_kernel
+from ctsattn.ops.continuous.triton.forward import attention_fwd_kernel
+from ctsattn.ops.continuous.triton.primitives import RUNS as _RUNS
+
+RUNS = _RUNS.value  # how many columns of a tile have no piece
 
 
 class Tile(NamedTuple):
-    """How a kernel is cut: queries and columns per tile, warps, stages."""
+    """How a kernel is cut.
+
+    Attributes:
+        queries: Queries per tile.
+        columns: Columns per tile.
+        warps: Warps of a program.
+        stages: Tiles that are loaded ahead, and one.
+        masked: Columns of a tile of the forward kernel that not all its queries see whole; None: `columns`.
+        registers: The most that a thread may have; None: the compiler decides.
+    """
 
     queries: int
     columns: int
     warps: int
     stages: int
+    masked: int | None = None
+    registers: int | None = None
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Options of the compiler."""
+        options = {"num_warps": self.warps, "num_stages": self.stages}
+        return options if self.registers is None else options | {"maxnreg": self.registers}
 
 
 class Kind(NamedTuple):
@@ -65,7 +86,7 @@ def _width(size: int) -> int:
 # Measured on an H200 (capability 9.0) in bfloat16; see experiments/kernels. Kernel and width, rounded up,
 # give tiles and the most knots that each is for.
 HOPPER: dict[tuple[str, int], tuple[tuple[float, Tile], ...]] = {
-    ("forward", 64): ((2048, Tile(64, 64, 4, 3)), (math.inf, Tile(64, 128, 4, 3))),
+    ("forward", 64): ((4096, Tile(64, 64, 4, 2, registers=168)), (math.inf, Tile(64, 128, 4, 3, masked=64))),
     ("forward", 128): ((4096, Tile(64, 64, 4, 2)), (math.inf, Tile(128, 128, 8, 2))),
     ("forward", 256): ((math.inf, Tile(64, 64, 4, 1)),),
     ("knots", 64): (
@@ -107,7 +128,7 @@ def choose_tile(kernel: str, q: Tensor, v: Tensor) -> Tile:
     return next(tile for most, tile in HOPPER[kernel, width] if v.shape[-2] <= most)
 
 
-def _shared_arguments(q: Tensor, k: Tensor, v: Tensor, scale: float, simple: bool) -> dict[str, object]:
+def _shared_arguments(q: Tensor, v: Tensor, sight: Sight, scale: float) -> dict[str, object]:
     """Compile-time arguments that all kernels have."""
     kind = KINDS[q.dtype]
     wide, wide_v = _width(q.shape[-1]), _width(v.shape[-1])
@@ -118,7 +139,9 @@ def _shared_arguments(q: Tensor, k: Tensor, v: Tensor, scale: float, simple: boo
         "DV": wide_v,
         "EVEN": q.shape[-1] == wide,
         "EVEN_V": v.shape[-1] == wide_v,
-        "SIMPLE": simple,
+        "SIGHT": sight.kind,
+        "SIMPLE": sight.simple,
+        "FILL": sight.fill,
         "SCALED": exact and q.dtype != torch.float16,
         "TERMS": kind.terms,
         "RADIUS": kind.radius,
@@ -132,16 +155,41 @@ def _strides(*tensors: Tensor) -> tuple[int, ...]:
     return tuple(stride for x in tensors for stride in x.stride()[:-1])
 
 
+class Sight(NamedTuple):
+    """What each query sees.
+
+    Attributes:
+        first: First knots `[batch, queries]`, or, unless `kind` is 0, for each row the first knot before which
+            time has passed, `[batch]`; int32.
+        last: Last knots `[batch, queries]`; not read unless `kind` is 0.
+        kind: 0: what `first` and `last` say; 1: query i, the knots up to `i + offset`; 2: all.
+        offset: See `kind`.
+        simple: Whether all see the first knot.
+        fill: Whether queries with nothing to integrate get what `answer` says.
+    """
+
+    first: Tensor
+    last: Tensor
+    kind: int
+    offset: int
+    simple: bool
+    fill: bool
+
+
+def launch_gaps(times: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Gaps `[batch, knots]` of keys `like`, and for each row the first knot before which time has passed."""
+    batch, knots = like.shape[0], like.shape[2]
+    gaps = torch.empty((batch, knots), dtype=torch.float32, device=like.device)
+    begin = torch.empty((batch,), dtype=torch.int32, device=like.device)
+    strides = (0, 0) if times is None else times.stride()
+    gaps_kernel[(batch, triton.cdiv(knots, 1024))](
+        gaps if times is None else times, gaps, begin, *strides, knots, TIMES=times is not None, CHUNK=1024
+    )
+    return gaps, begin
+
+
 def launch_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gaps: Tensor,
-    first: Tensor,
-    last: Tensor,
-    scale: float,
-    simple: bool,
-    fill: bool,
+    q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, sight: Sight, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Run the forward kernel: outputs and log-sum-exps."""
     batch, heads, queries, head_dim = q.shape
@@ -150,53 +198,45 @@ def launch_forward(
     lse = torch.empty((batch, heads, queries), dtype=torch.float32, device=q.device)
     kind = KINDS[q.dtype]
     tile = choose_tile("forward", q, v)
-    grid = (triton.cdiv(queries, tile.queries) * batch * heads,)
-    shared = _shared_arguments(q, k, v, scale, simple)
-    shapes = (*_strides(q, k, v), heads, heads // k.shape[1], queries, knots, head_dim, value_dim, scale)
-    attention_fwd_kernel[grid](
-        q, k, v, gaps, first, last, out, lse, *shapes, kind.limit, BM=tile.queries, BN=tile.columns,
-        NORMALISE=kind.normalise, **shared, num_warps=tile.warps, num_stages=tile.stages,
+    attention_fwd_kernel[(triton.cdiv(queries, tile.queries) * batch * heads,)](
+        q, k, v, gaps, sight.first, sight.last, out, lse, *_strides(q, k, v), heads, heads // k.shape[1],
+        queries, knots, head_dim, value_dim, scale, sight.offset, kind.limit, BM=tile.queries, BN=tile.columns,
+        MASKED=tile.masked or tile.columns, NORMALISE=kind.normalise, **_shared_arguments(q, v, sight, scale),
+        **tile.options,
     )  # fmt: skip
-    if fill:
-        del shared["SIMPLE"]
-        attention_fill_kernel[grid](
-            q, k, v, gaps, first, last, out, lse, *shapes, BM=tile.queries, BN=tile.columns,
-            NORMALISE=kind.normalise, **shared, num_warps=tile.warps, num_stages=1,
-        )  # fmt: skip
     return out, lse
 
 
 def launch_backward(
     grad_out: Tensor,
-    grad_lse: Tensor,
+    grad_lse: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     gaps: Tensor,
-    first: Tensor,
-    last: Tensor,
+    sight: Sight,
     out: Tensor,
     lse: Tensor,
     scale: float,
-    simple: bool,
-    fill: bool,
     with_gaps: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Run the backward kernels: gradients of `q`, `k`, `v` and, if `with_gaps`, `gaps`."""
+    """Run the backward kernels: gradients of `q`, `k`, `v` and, if `with_gaps`, `gaps` (else an empty tensor)."""
     batch, heads, queries, head_dim = q.shape
     kv_heads, knots, value_dim = v.shape[1:]
-    shared = _shared_arguments(q, k, v, scale, simple)
+    shared = _shared_arguments(q, v, sight, scale)
+    strides = _strides(q, k, v, grad_out)
     tile = choose_tile("knots", q, v)
-    blocks, tiles = triton.cdiv(queries, tile.queries), triton.cdiv(knots, tile.columns - 8)
+    blocks, tiles = triton.cdiv(queries, tile.queries), triton.cdiv(knots, tile.columns - RUNS)
     single = tiles == 1
     delta, lse2 = torch.empty_like(lse), torch.empty_like(lse)
     limits = torch.empty((batch, 4, blocks), dtype=torch.int32, device=q.device)
     attention_bwd_prepare_kernel[(blocks * batch * heads,)](
-        out, grad_out, lse, grad_lse, first, last, delta, lse2, limits, *_strides(grad_out), heads, queries,
-        knots, value_dim, BM=tile.queries, DV=shared["DV"],
+        out, grad_out, lse, lse if grad_lse is None else grad_lse, sight.first, sight.last, delta, lse2, limits,
+        *strides[-3:], heads, queries, knots, value_dim, sight.offset, BM=tile.queries, DV=shared["DV"],
+        SIGHT=sight.kind, WITH_LSE=grad_lse is not None,
     )  # fmt: skip
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    dgaps = torch.zeros((batch, kv_heads, knots if with_gaps else 0), dtype=torch.float32, device=q.device)
+    dgaps = torch.empty((batch, kv_heads, knots if with_gaps else 0), dtype=torch.float32, device=q.device)
     edges = [
         torch.empty(
             (2, batch * kv_heads * (0 if single else tiles), size), dtype=torch.float32, device=q.device
@@ -204,29 +244,19 @@ def launch_backward(
         for size in (head_dim, value_dim)
     ]
     attention_bwd_knots_kernel[(tiles * batch * kv_heads,)](
-        q, k, v, gaps, first, last, limits, grad_out, lse2, delta, dq, dk, dv, dgaps, *edges, *_strides(q,
-        k, v, grad_out), batch * kv_heads, kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim,
-        scale, BM=tile.queries, BN=tile.columns, GAPS=with_gaps, SINGLE=single, FILL=fill, **shared,
-        num_warps=tile.warps, num_stages=tile.stages,
+        q, k, v, gaps, sight.first, sight.last, limits, grad_out, lse2, delta, dq, dk, dv, dgaps, *edges,
+        *strides, batch * kv_heads, kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim, scale,
+        sight.offset, BM=tile.queries, BN=tile.columns, GAPS=with_gaps, SINGLE=single, **shared, **tile.options,
     )  # fmt: skip
     if not single:
         attention_bwd_edges_kernel[(tiles * batch * kv_heads,)](
-            dk,
-            dv,
-            *edges,
-            batch * kv_heads,
-            knots,
-            head_dim,
-            value_dim,
-            BN=tile.columns,
-            D=shared["D"],
-            DV=shared["DV"],
-            num_warps=1,
-        )
+            dk, dv, *edges, batch * kv_heads, knots, head_dim, value_dim, BN=tile.columns, D=shared["D"],
+            DV=shared["DV"], num_warps=1,
+        )  # fmt: skip
         tile = choose_tile("queries", q, v)
         attention_bwd_queries_kernel[(triton.cdiv(queries, tile.queries) * batch * heads,)](
-            q, k, v, gaps, first, last, grad_out, lse2, delta, dq, *_strides(q, k, v, grad_out), heads,
-            heads // kv_heads, queries, knots, head_dim, value_dim, scale, BM=tile.queries, BN=tile.columns,
-            FILL=fill, **shared, num_warps=tile.warps, num_stages=tile.stages,
+            q, k, v, gaps, sight.first, sight.last, grad_out, lse2, delta, dq, *strides, heads, heads // kv_heads,
+            queries, knots, head_dim, value_dim, scale, sight.offset, BM=tile.queries, BN=tile.columns, **shared,
+            **tile.options,
         )  # fmt: skip
-    return dq, dk, dv, dgaps.sum(1) if with_gaps else torch.zeros_like(gaps)
+    return dq, dk, dv, dgaps.sum(1)

@@ -103,8 +103,8 @@ def piece_weights(d, e0, e1, gap, begun, TERMS: tl.constexpr, RADIUS: tl.constex
         near = tl.abs(d) < NEAR
         r = reciprocal(tl.where(near, 2.0, d), FAST)
         p = gap * r
-        q = (e1 - e0) * r * p
-        return tl.abs(q - e0 * p), e1 * p + (begun - q), r
+        mass = (e1 - e0) * r
+        return tl.abs(p * (mass - e0)), begun + p * (e1 - mass), r
     else:
         near = tl.abs(d) < RADIUS
         r = reciprocal(tl.where(near, 1.0, d), FAST)
@@ -119,7 +119,8 @@ def piece_weights(d, e0, e1, gap, begun, TERMS: tl.constexpr, RADIUS: tl.constex
 def piece_curvature(d, e0, gap, left, right, r, TERMS: tl.constexpr, RADIUS: tl.constexpr):
     """`c` of a piece: how its mass moves from one end to the other as the score tilts."""
     if TERMS == 0:
-        return tl.where(tl.abs(d) < NEAR_C, (left + right) * (1.0 / 6.0), (right - left) * r)
+        near = tl.abs(d) < NEAR_C
+        return tl.where(near, 1.0 / 6.0, r) * (right + tl.where(near, left, -left))
     else:
         near = tl.abs(d) < RADIUS
         series = gap * e0 * bump_series(tl.where(near, d, 0.0), TERMS)
@@ -149,11 +150,26 @@ def load_gaps(gap_ptr, n0, num_knots, BN: tl.constexpr):
 
 
 @triton.jit
-def read_first(ptr, inside):
-    """First knot of queries, and which of them are marked as `FLAT`."""
-    first = tl.load(ptr, mask=inside, other=0)
-    flat = first >= FLAT
-    return tl.where(flat, first - FLAT, first), flat
+def read_limits(
+    first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT: tl.constexpr
+):
+    """First and last knots that queries see, and which see several knots and no time between them.
+
+    `SIGHT`, 0: read from [batch, queries], `first` marked by `FLAT`; 1: query i sees the knots up to `i + offset`;
+    2: all. In the last two `first_ptr` has, for each batch row, the first knot before which time has passed.
+    """
+    if SIGHT == 0:
+        at = b * num_queries + row
+        first = tl.load(first_ptr + at, mask=inside, other=0)
+        flat = first >= FLAT
+        first = tl.where(flat, first - FLAT, first)
+        last = tl.load(last_ptr + at, mask=inside, other=-1)
+    else:
+        first = row * 0
+        last = tl.minimum(row + offset, num_knots - 1) if SIGHT == 1 else first + (num_knots - 1)
+        flat = inside & (last > 0) & (last < tl.load(first_ptr + b))
+        last = tl.where(inside, last, -1)
+    return first, last, flat
 
 
 @triton.jit
@@ -194,13 +210,18 @@ def load_rows(
 
 
 @triton.jit
-def visible_tiles(first, last, whole_last, inside, num_knots, STEP: tl.constexpr):
-    """Knots that a block of queries sees, [low, high), and within it those tiles that all see whole."""
-    high = tl.max(last, 0) + 1
-    low = tl.min(tl.where(inside, first, num_knots), 0) // STEP * STEP
-    whole_low = tl.cdiv(tl.max(first, 0), STEP) * STEP
-    whole_high = tl.maximum(tl.min(tl.where(inside, whole_last, num_knots), 0), 0) // STEP * STEP
-    if whole_low >= whole_high:
+def visible_tiles(
+    first, last, whole_last, inside, num_knots, STEP: tl.constexpr, WHOLE_STEP: tl.constexpr
+):
+    """Knots between which a block of queries sees pieces, [low, high], and a part of them that all see whole.
+
+    The part consists of tiles of `WHOLE_STEP` pieces, and what is before it of tiles of `STEP`.
+    """
+    high = tl.max(last, 0)
+    low = tl.min(tl.where(inside, first, num_knots), 0)
+    whole_low = low + tl.cdiv(tl.max(first, 0) - low, STEP) * STEP
+    wholes = (tl.min(tl.where(inside, whole_last, num_knots), 0) - whole_low) // WHOLE_STEP
+    if wholes <= 0:
         whole_low = low
-        whole_high = low
-    return low, whole_low, whole_high, high
+        wholes = 0
+    return low, whole_low, whole_low + wholes * WHOLE_STEP, high
