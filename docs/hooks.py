@@ -126,7 +126,7 @@ def _command_line() -> str:
     from typer.main import get_command
     from typer.testing import CliRunner
 
-    from ctsattn.cli.app import app
+    from ctsattn.cli import app
 
     runner = CliRunner(env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"})
     parts = ["# Command line", "", "```text", runner.invoke(app, ["--help"]).output.strip(), "```", ""]

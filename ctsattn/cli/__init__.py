@@ -7,7 +7,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from ctsattn.cli import judging  # noqa: F401 - it adds its commands
 from ctsattn.cli.app import app
+from ctsattn.cli.wording import in_shell_words
 
 # What a user's files and options can cause. A fault of the program itself keeps its traceback.
 _USER_ERRORS = (ValueError, TypeError, OSError, ImportError, EOFError)
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if traceback:
                 raise
             sys.stdout.flush()
-            print(f"ctsattn: {_one_line(error)}", file=sys.stderr)
+            print(f"ctsattn: {in_shell_words(_one_line(error))}", file=sys.stderr)
             sys.exit(2)
 
 
@@ -40,4 +42,4 @@ def _one_line(error: BaseException) -> str:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"ctsattn: note: {' '.join(str(message).split())}", file=sys.stderr)
+    print(f"ctsattn: note: {in_shell_words(' '.join(str(message).split()))}", file=sys.stderr)

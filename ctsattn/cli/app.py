@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import json
-import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ctsattn.cli.files import PIPE, check_folder, check_writable, read_frame, write_frame
-
-if TYPE_CHECKING:
-    import pandas as pd
+from ctsattn.cli.options import (
+    Data,
+    Duplicates,
+    FutureCol,
+    Horizon,
+    IdCol,
+    Level,
+    MaxSteps,
+    Model,
+    Output,
+    PastCol,
+    Quiet,
+    Seed,
+    StaticCol,
+    TargetCol,
+    TimeCol,
+    TimeFormat,
+)
+from ctsattn.cli.steps import make_forecaster, number_or_text, read_observations, steps_or_span
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,27 +35,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Data = Annotated[
-    str, typer.Argument(metavar="DATA", help="CSV, TSV or Parquet, compressed or not; - reads a pipe.")
-]
-IdCol = Annotated[str, typer.Option(help="Column that names the series; a file without it is one series.")]
-TimeCol = Annotated[str, typer.Option(help="Column of timestamps.")]
-TargetCol = Annotated[list[str], typer.Option(help="Column to forecast; may be given again.")]
-StaticCol = Annotated[list[str], typer.Option(help="Covariate constant within a series; may be given again.")]
-PastCol = Annotated[list[str], typer.Option(help="Covariate known up to now; may be given again.")]
-FutureCol = Annotated[list[str], typer.Option(help="Covariate known ahead; may be given again.")]
-Horizon = Annotated[
-    str | None,
-    typer.Option(help="How far to look ahead: steps (24) or a span (36h, 90D). Default: from the data."),
-]
-Duplicates = Annotated[str, typer.Option(help="Several rows of a series at one time: error, mean or last.")]
-Model = Annotated[str, typer.Option(help="Name of the model: continuous_transformer, seasonal_naive, …")]
-MaxSteps = Annotated[int | None, typer.Option(help="Training steps at most.")]
-Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same forecast.")]
-Level = Annotated[list[float], typer.Option(help="Central band in percent; may be given again.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress line.")]
-Output = Annotated[str, typer.Option("--output", "-o", help="File to write; - writes CSV to the pipe.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -83,6 +77,7 @@ def fit(
     output: Annotated[str, typer.Option("--output", "-o", help="File of the trained model.")],
     id_col: IdCol = "unique_id",
     time_col: TimeCol = "ds",
+    time_format: TimeFormat = None,
     target_col: TargetCol = ["y"],  # noqa: B006 - typer copies defaults
     static_col: StaticCol = [],  # noqa: B006
     past_col: PastCol = [],  # noqa: B006
@@ -99,10 +94,10 @@ def fit(
     For example: `ctsattn fit data.csv -o model.ctsattn --horizon 14D`
     """
     check_folder(output)
-    forecaster = _forecaster(
+    forecaster = make_forecaster(
         model,
         max_steps,
-        horizon=_steps_or_span(horizon),
+        horizon=steps_or_span(horizon),
         id_col=id_col,
         time_col=time_col,
         target_col=target_col if len(target_col) > 1 else target_col[0],
@@ -113,7 +108,7 @@ def fit(
         random_state=seed,
         verbose=not quiet,
     )
-    forecaster.fit(read_frame(data, (id_col,))).save(output)
+    forecaster.fit(read_observations(data, id_col, time_col, time_format)).save(output)
 
 
 @app.command()
@@ -130,6 +125,7 @@ def predict(
         str | None, typer.Option(help="File of known covariates at the times to forecast.")
     ] = None,
     level: Level = [80],  # noqa: B006
+    time_format: TimeFormat = None,
     output: Output = PIPE,
 ) -> None:
     """Forecast with a trained model; the result goes to the pipe or a file.
@@ -140,14 +136,14 @@ def predict(
 
     check_writable(output)
     forecaster = Forecaster.load(model)
-    texts = (str(forecaster.id_col),)
+    names = str(forecaster.id_col), str(forecaster.time_col), time_format
     write_frame(
         forecaster.predict(
             steps,
-            df=None if history is None else read_frame(history, texts),
-            horizon=_number_or_text(horizon),
-            times=[_number_or_text(time) for time in at] or None,
-            future_df=None if future is None else read_frame(future, texts),
+            df=None if history is None else read_observations(history, *names),
+            horizon=number_or_text(horizon),
+            times=[number_or_text(time) for time in at] or None,
+            future_df=None if future is None else read_observations(future, *names),
             level=level,
         ),
         output,
@@ -155,59 +151,11 @@ def predict(
 
 
 @app.command()
-def evaluate(
-    data: Data,
-    forecast: Annotated[
-        str | None, typer.Option(help="Score this file of forecasts instead of training.")
-    ] = None,
-    id_col: IdCol = "unique_id",
-    time_col: TimeCol = "ds",
-    target_col: TargetCol = ["y"],  # noqa: B006
-    horizon: Horizon = None,
-    duplicates: Duplicates = "error",
-    model: Model = "continuous_transformer",
-    max_steps: MaxSteps = None,
-    windows: Annotated[int, typer.Option(help="Cutoffs in each series, counted back from its end.")] = 3,
-    seed: Seed = 0,
-    level: Level = [80],  # noqa: B006
-    quiet: Quiet = False,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Also write the forecasts there.")
-    ] = None,
-) -> None:
-    """Score forecasts: of a cross-validation on a file, or a forecast file against what came.
-
-    For example: `ctsattn evaluate data.csv --windows 5 --max-steps 200`
-    """
-    from ctsattn.cli.scoring import against_truth, scores
-
-    if output is not None:
-        check_writable(output)
-    frame = read_frame(data, (id_col,))
-    names = {"id_col": id_col, "time_col": time_col, "target_col": target_col}
-    if forecast is not None:
-        cv = against_truth(frame, read_frame(forecast, (id_col,)), **names)
-    else:
-        names["target_col"] = target_col if len(target_col) > 1 else target_col[0]
-        cv = _forecaster(
-            model,
-            max_steps,
-            horizon=_steps_or_span(horizon),
-            duplicates=duplicates,
-            random_state=seed,
-            verbose=not quiet,
-            **names,
-        ).cross_validation(frame, n_windows=windows, level=level)
-    if output is not None:
-        write_frame(cv, output)
-    typer.echo(_table(scores(cv, id_col, time_col, target_col, level)))
-
-
-@app.command()
 def describe(
     data: Data,
     id_col: IdCol = "unique_id",
     time_col: TimeCol = "ds",
+    time_format: TimeFormat = None,
     target_col: TargetCol = ["y"],  # noqa: B006
     static_col: StaticCol = [],  # noqa: B006
     past_col: PastCol = [],  # noqa: B006
@@ -223,7 +171,8 @@ def describe(
     from ctsattn.data.schema import Columns
 
     columns = Columns.of(id_col, time_col, target_col, static_col, past_col, future_col)
-    report = reporting.describe(read_frame(data, (id_col,)), columns, horizon=_steps_or_span(horizon))
+    frame = read_observations(data, id_col, time_col, time_format)
+    report = reporting.describe(frame, columns, horizon=steps_or_span(horizon))
     typer.echo(json.dumps(report.as_dict(), indent=2) if as_json else reporting.to_text(report))
 
 
@@ -239,6 +188,7 @@ def plot(
     truth: Annotated[str | None, typer.Option(help="File of what came.")] = None,
     id_col: IdCol = "unique_id",
     time_col: TimeCol = "ds",
+    time_format: TimeFormat = None,
     target_col: TargetCol = ["y"],  # noqa: B006
     series: Annotated[list[str], typer.Option(help="Series to draw; may be given again.")] = [],  # noqa: B006
     max_series: Annotated[int, typer.Option(help="Most panels.")] = 6,
@@ -251,9 +201,8 @@ def plot(
     from ctsattn.plotting import plot_cross_validation, plot_forecast
 
     check_folder(output)
-    texts = (id_col,)
-    history = read_frame(data, texts)
-    shown = None if forecast is None else read_frame(forecast, texts)
+    history = read_observations(data, id_col, time_col, time_format)
+    shown = None if forecast is None else read_frame(forecast, (id_col,))
     options: dict[str, Any] = {
         "id_col": id_col,
         "time_col": time_col,
@@ -265,7 +214,7 @@ def plot(
     if shown is not None and "cutoff" in shown.columns:
         figure = plot_cross_validation(shown, history, **options)
     else:
-        known = None if truth is None else read_frame(truth, texts)
+        known = None if truth is None else read_observations(truth, id_col, time_col, time_format)
         figure = plot_forecast(history, shown, known, **options)
     figure.savefig(output, dpi=150)
 
@@ -296,92 +245,3 @@ def datasets(
         frame = catalogue.load(name, cache=where)
         frame = catalogue.to_wide(frame) if wide else frame
         write_frame(frame if truth else frame.drop(columns="truth", errors="ignore"), output)
-
-
-@app.command()
-def benchmark(
-    data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A file, - for a pipe, or the name of a data set.")
-    ],
-    models: Annotated[str, typer.Option(help="Names of models, separated by commas.")] = (
-        "continuous_transformer,last_value,seasonal_naive,window_mean"
-    ),
-    id_col: IdCol = "unique_id",
-    time_col: TimeCol = "ds",
-    target_col: TargetCol = ["y"],  # noqa: B006
-    horizon: Horizon = None,
-    duplicates: Duplicates = "error",
-    windows: Annotated[int, typer.Option(help="Cutoffs in each series, counted back from its end.")] = 3,
-    max_steps: MaxSteps = None,
-    seed: Seed = 0,
-    level: Level = [80],  # noqa: B006
-    quiet: Quiet = False,
-    output: Annotated[str | None, typer.Option("--output", "-o", help="Also write the table there.")] = None,
-) -> None:
-    """Compare models on your data by cross-validation, all at the same cutoffs and times.
-
-    For example: `ctsattn benchmark data.csv --max-steps 200`
-    """
-    from ctsattn.cli.scoring import read_data, scores, side_by_side
-
-    if output is not None:
-        check_writable(output)
-    frame = read_data(data, id_col)
-    options = {
-        "horizon": _steps_or_span(horizon),
-        "id_col": id_col,
-        "time_col": time_col,
-        "target_col": target_col if len(target_col) > 1 else target_col[0],
-        "duplicates": duplicates,
-        "random_state": seed,
-        "verbose": not quiet,
-    }
-    cvs: dict[str, pd.DataFrame] = {}
-    for name in dict.fromkeys(part.strip() for part in models.split(",")):
-        if not quiet:
-            print(f"{name} …", file=sys.stderr)
-        cvs[name] = _forecaster(name, max_steps, **options).cross_validation(
-            frame, n_windows=windows, level=level
-        )
-    table = scores(side_by_side(cvs), id_col, time_col, target_col, level)
-    if output is not None:
-        write_frame(table, output)
-    typer.echo(_table(table))
-
-
-def _forecaster(model: str, max_steps: int | None, **options: Any) -> Any:
-    """A forecaster with a model of the table `MODELS`, under its name."""
-    from ctsattn import Forecaster
-    from ctsattn.forecasting import Training
-    from ctsattn.models import MODELS
-
-    if model not in MODELS:
-        raise ValueError(f"There is no model {model!r}. Models: {', '.join(sorted(MODELS))}.")
-    training = None if max_steps is None else Training(max_steps=max_steps)
-    return Forecaster(model=MODELS[model](), training=training, **options)
-
-
-def _steps_or_span(text: str | None) -> int | str | float | None:
-    """Read a horizon: `24` is steps, `36h` a span."""
-    if text is None or not text.isdigit():
-        return text
-    return int(text)
-
-
-def _number_or_text(text: str | None) -> str | float | int | None:
-    """Read a moment or a span: a number on a numeric clock, else text."""
-    if text is None:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _table(frame: pd.DataFrame) -> str:
-    """A table for a terminal: four digits, no index."""
-    return frame.to_string(index=False, float_format=lambda number: f"{number:.4g}")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _PARQUET = (".parquet", ".pq")
 _KINDS = {".csv": ",", ".txt": ",", ".tsv": "\t", **dict.fromkeys(_PARQUET)}
+_SEPARATORS = (",", ";", "\t", "|")  # of a .csv, told by its first line
+_DECIMAL_COMMA = r"\s*[+-]?\d+,\d+\s*"
 PIPE = "-"
 
 
@@ -41,6 +43,25 @@ def read_frame(place: str, text_columns: tuple[str, ...] = ()) -> pd.DataFrame:
         raise FileNotFoundError(f"There is no file {place!r}.")
     kind, packing = _kind_of(path)
     return _parse(path, kind, packing, text_columns, repr(place))
+
+
+def read_times(frame: pd.DataFrame, column: str, pattern: str | None) -> pd.DataFrame:
+    """Read a time column that does not begin with the year by its `strftime` pattern; None: leave it.
+
+    Raises:
+        ValueError: If a time does not follow the pattern.
+    """
+    import pandas as pd
+
+    if pattern is None or column not in frame.columns:
+        return frame
+    try:
+        return frame.assign(**{column: pd.to_datetime(frame[column].astype("str"), format=pattern)})
+    except ValueError as error:
+        raise ValueError(
+            f"Column {column!r} does not follow --time-format {pattern!r}, for example "
+            f"{frame[column].iloc[0]!r}: {error}"
+        ) from error
 
 
 def write_frame(frame: pd.DataFrame, place: str) -> None:
@@ -106,16 +127,47 @@ def _compression(packing: str | None) -> Any:
 def _parse(
     source: Any, kind: str, packing: str | None, text_columns: tuple[str, ...], name: str
 ) -> pd.DataFrame:
-    import pandas as pd
-
     try:
         if kind in _PARQUET:
             return _read_parquet(source, packing)
-        separator = _KINDS[kind]
-        texts = dict.fromkeys(text_columns, "str")
-        return pd.read_csv(source, sep=separator, dtype=texts, compression=_compression(packing))
+        return _read_csv(source, kind, packing, text_columns)
     except (ValueError, EOFError, OSError) as error:
         raise ValueError(f"{name} could not be read as {kind[1:]}: {error}") from error
+
+
+def _read_csv(source: Any, kind: str, packing: str | None, text_columns: tuple[str, ...]) -> pd.DataFrame:
+    """Read CSV as it is written anywhere: fields between other marks, decimals after a comma."""
+    import pandas as pd
+
+    separator = _KINDS[kind] if kind == ".tsv" else _separator(source, packing)
+    how: dict[str, Any] = {"sep": separator, "compression": _compression(packing)}
+    texts = dict.fromkeys(text_columns, "str")
+    frame = pd.read_csv(source, dtype=texts, **how)
+    others = frame.drop(columns=list(texts), errors="ignore").select_dtypes(["object", "string"])
+    if separator != "," and any(_has_decimal_comma(others[column]) for column in others):
+        _rewind(source)
+        frame = pd.read_csv(source, dtype=texts, decimal=",", **how)
+    return frame
+
+
+def _separator(source: Any, packing: str | None) -> str:
+    """The mark that stands most often in the first line."""
+    from pandas.io.common import get_handle
+
+    with get_handle(source, "rb", compression=_compression(packing), is_text=False) as opened:
+        line = opened.handle.readline().decode("utf-8", errors="replace")
+    _rewind(source)
+    return max(_SEPARATORS, key=line.count)
+
+
+def _rewind(source: Any) -> None:
+    if isinstance(source, io.BytesIO):
+        source.seek(0)
+
+
+def _has_decimal_comma(column: pd.Series) -> bool:
+    known = column.dropna().astype("str")
+    return bool(len(known)) and bool(known.str.fullmatch(_DECIMAL_COMMA).all())
 
 
 def _read_parquet(source: Any, packing: str | None) -> pd.DataFrame:

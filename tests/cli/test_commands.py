@@ -114,6 +114,27 @@ def test_the_run_that_help_shows_works(ctsattn, tmp_path, monkeypatch):
     assert (tmp_path / "forecast.png").exists()
 
 
+def test_a_file_as_a_german_spreadsheet_writes_it_goes_all_the_way(ctsattn, tmp_path):
+    days = pd.date_range("2024-01-05", periods=40, freq="W")
+    rows = [f"{day:%d.%m.%Y};{place % 7},5" for place, day in enumerate(days)]
+    data, model, answer = (tmp_path / name for name in ("euro.csv", "m.ctsattn", "f.csv"))
+    data.write_text("\n".join(["Datum;Wert", *rows]))
+    names = ("--time-col", "Datum", "--target-col", "Wert", "--time-format", "%d.%m.%Y")
+    assert ctsattn("fit", data, "-o", model, *names, *QUICK)[0] == 0
+    assert ctsattn("predict", model, "--steps", "2", "-o", answer)[0] == 0
+    assert pd.read_csv(answer)["Datum"].tolist() == ["2024-10-13", "2024-10-20"]
+    assert ctsattn("plot", data, answer, *names, "-o", tmp_path / "f.png")[0] == 0
+
+
+def test_advice_is_given_in_the_words_of_the_shell(ctsattn, tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("t;y\n31.01.2024;1\n01.02.2024;2\n01.02.2024;3\n")
+    assert "Set --time-col" in ctsattn("describe", path)[2]
+    assert "--time-format '%d.%m.%Y'" in ctsattn("describe", path, "--time-col", "t")[2]
+    words = ("--time-col", "t", "--time-format", "%d.%m.%Y", "-o", tmp_path / "m")
+    assert "pass --duplicates 'mean' or 'last'" in ctsattn("fit", path, *words)[2]
+
+
 BAD = {
     "no such file": (("describe", "nowhere.csv"), "There is no file 'nowhere.csv'"),
     "no such column": (("describe", "wells.csv", "--time-col", "nix"), "'nix'"),

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from ctsattn.cli import files
-from ctsattn.cli.files import read_frame, write_frame
+from ctsattn.cli.files import read_frame, read_times, write_frame
 
 FRAME = pd.DataFrame({"unique_id": ["007", "b"], "ds": ["2024-01-01", "2024-01-02"], "y": [1.5, None]})
 NAMES = [
@@ -56,3 +56,29 @@ def test_without_pyarrow_parquet_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match="pip install pyarrow"):
         write_frame(FRAME, str(tmp_path / "d.parquet"))
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("name", ["d.csv", "d.csv.gz"])
+def test_fields_may_stand_between_other_marks(tmp_path, separator, name):
+    FRAME.to_csv(tmp_path / name, index=False, sep=separator)
+    again = read_frame(str(tmp_path / name), ("unique_id",))
+    pd.testing.assert_frame_equal(again, FRAME, check_dtype=False)
+
+
+def test_decimals_may_follow_a_comma_where_fields_do_not(monkeypatch, tmp_path):
+    text = "Datum;Wert;Ort\n31.01.2024;-1,5;a,b\n01.02.2024;;c\n"
+    (tmp_path / "d.csv").write_text(text)
+    monkeypatch.setattr(files.sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    for place in (str(tmp_path / "d.csv"), "-"):
+        frame = read_frame(place)
+        assert frame["Wert"].iloc[0] == -1.5 and frame["Wert"].isna().tolist() == [False, True]
+        assert frame["Ort"].tolist() == ["a,b", "c"]
+
+
+def test_times_are_read_by_the_format_that_is_given_and_left_alone_without_one():
+    frame = pd.DataFrame({"t": ["31.01.2024", "01.02.2024"], "y": [1, 2]})
+    assert read_times(frame, "t", "%d.%m.%Y")["t"].tolist() == [*pd.to_datetime(["2024-01-31", "2024-02-01"])]
+    assert read_times(frame, "t", None) is frame
+    with pytest.raises(ValueError, match=r"'t' does not follow --time-format '%Y', for example '31.01.2024'"):
+        read_times(frame, "t", "%Y")
