@@ -1,0 +1,197 @@
+"""One series of a million observations as context: time and memory by length, and the ring against one.
+
+    python -m experiments.scale.long_context
+    python -m experiments.scale.long_context --lengths 4096 8192 --dtype float32
+    torchrun --standalone --nproc-per-node 2 -m experiments.scale.long_context --ring --lengths 1048576
+
+Forward and backward of causal `continuous_attention` over irregular times, and of a whole network that looks
+back on as many observations; the first command wants a GPU, the second one suits a CPU. With `--ring` each
+process holds a part of the sequence, and compares its part of the answer with that of one device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ctsattn import continuous_attention
+from ctsattn.data.batch import Batch, TaskSpec
+from ctsattn.forecasting.learner import mean_loss
+from ctsattn.models import ContinuousTransformer
+from ctsattn.ops.ring import ring_attention
+from experiments.scale.stamp import stamp, write
+
+LENGTHS = [2**n for n in range(16, 21)]
+HEADS, WIDTH = 4, 64
+
+
+def inputs(length: int, dtype: torch.dtype, device: str) -> tuple[list[Tensor], Tensor]:
+    """Queries, keys and values, and times in float64."""
+    generator = torch.Generator(device).manual_seed(0)
+    shape = (1, HEADS, length, WIDTH)
+    parts = [torch.randn(shape, generator=generator, device=device).to(dtype) for _ in range(3)]
+    gaps = torch.empty(length, device=device, dtype=torch.float64).exponential_(generator=generator)
+    return parts, gaps.cumsum(0)
+
+
+def operator(length: int, dtype: torch.dtype, device: str) -> Callable[[], object]:
+    """Forward and backward of the operator."""
+    parts, times = inputs(length, dtype, device)
+    for part in parts:
+        part.requires_grad_()
+
+    def step() -> None:
+        out = continuous_attention(*parts, times, is_causal=True)
+        torch.autograd.grad(out.float().square().mean(), parts)
+
+    return step
+
+
+def network(length: int, dtype: torch.dtype, device: str) -> Callable[[], object]:
+    """Loss and gradients of a model whose window shows `length` observations of one series."""
+    spec = TaskSpec(lookback=float(length), horizon=24.0)
+    config = ContinuousTransformer(d_model=128, num_layers=2, num_heads=2, dropout=0.0)
+    model = config.build(spec).to(device)
+    batch = one_series(length).to(device)
+
+    def step() -> None:
+        with torch.autocast(device, dtype=dtype, enabled=dtype != torch.float32):
+            loss, _ = mean_loss(model, batch)
+        loss.backward()
+
+    return step
+
+
+def one_series(length: int, queries: int = 24) -> Batch:
+    """A window of a noisy daily cycle."""
+    generator = torch.Generator().manual_seed(0)
+    gaps = torch.empty(1, 1, length).exponential_(generator=generator).double()
+    times = gaps.cumsum(-1)
+    times = (times - times[..., -1:]).float()
+    ahead = torch.arange(1.0, queries + 1)[None]
+
+    def values(at: Tensor) -> Tensor:
+        return torch.sin(at * 0.26) + 0.1 * torch.randn(at.shape, generator=generator)
+
+    none, code = torch.float32, torch.int64
+    return Batch(
+        past_times=times,
+        past_values=values(times),
+        past_codes=torch.zeros(1, 1, length, dtype=code),
+        past_mask=torch.ones(1, 1, length, dtype=torch.bool),
+        past_known=torch.zeros(1, 1, length, 0, dtype=none),
+        past_known_codes=torch.zeros(1, 1, length, 0, dtype=code),
+        static=torch.zeros(1, 0),
+        static_codes=torch.zeros(1, 0, dtype=code),
+        future_times=ahead,
+        future_mask=torch.ones(1, queries, dtype=torch.bool),
+        future_known=torch.zeros(1, queries, 0),
+        future_known_codes=torch.zeros(1, queries, 0, dtype=code),
+        future_values=values(ahead)[:, None],
+        future_observed=torch.ones(1, 1, queries, dtype=torch.bool),
+        loc=torch.zeros(1, 1, dtype=torch.float64),
+        scale=torch.ones(1, 1, dtype=torch.float64),
+        series=torch.zeros(1, dtype=code),
+        cutoff=torch.zeros(1, dtype=torch.float64),
+    )
+
+
+def measured(make: Callable[[], Callable[[], object]], device: str) -> tuple[float, float]:
+    """Seconds of the faster of two steps, and peak memory in MiB (0 on a CPU)."""
+    step, seconds = make(), []
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    for _ in range(2):
+        begin = time.perf_counter()
+        step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0.0
+    return min(seconds), peak
+
+
+def one_device(options: argparse.Namespace, device: str) -> None:
+    """Time and memory of operator and network for each length."""
+    dtype, rows = getattr(torch, options.dtype), []
+    for what, make in (("operator", operator), ("network", network)):
+        for length in options.lengths:
+            seconds, peak = measured(lambda make=make, n=length: make(n, dtype, device), device)
+            row = {
+                "what": what,
+                "observations": length,
+                "seconds": round(seconds, 4),
+                "peak_mib": round(peak, 1),
+            }
+            rows.append({**row, "dtype": options.dtype, **stamp()})
+            print(row, flush=True)
+            write(options.results, rows)
+
+
+def ring(options: argparse.Namespace, device: str) -> None:
+    """The ring's answer and gradients against those of one device, on the first process."""
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    rows = []
+    for length in options.lengths:
+        row = against_one(length, getattr(torch, options.dtype), device, rank, world)
+        rows.append({**row, "processes": world, "dtype": options.dtype, **stamp()})
+        if rank == 0:
+            print(row, flush=True)
+            write(f"{options.results}_ring", rows)
+    dist.destroy_process_group()
+
+
+def against_one(length: int, dtype: torch.dtype, device: str, rank: int, world: int) -> dict[str, float]:
+    """Largest differences between the ring and one device, over its part of the sequence."""
+    whole, times = inputs(length, dtype, device)
+    mine = slice(rank * length // world, (rank + 1) * length // world)
+    part = [x[:, :, mine].clone().requires_grad_() for x in whole]
+    begin = time.perf_counter()
+    out = ring_attention(*part, times[mine], is_causal=True)
+    grads = torch.autograd.grad(out.float().square().sum() / out.numel(), part)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - begin
+    whole = [x.requires_grad_() for x in whole]
+    expected = continuous_attention(*whole, times, is_causal=True)
+    wanted = torch.autograd.grad(expected.float().square().sum() / out.numel(), whole)
+    error = (out - expected[:, :, mine]).abs().max().item() / expected.abs().max().item()
+    worst = max(
+        (a - b[:, :, mine]).abs().max().item() / b.abs().max().item()
+        for a, b in zip(grads, wanted, strict=True)
+    )
+    found = torch.tensor([error, worst], device=device)
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return {
+        "observations": length,
+        "ring_seconds": round(seconds, 4),
+        "relative_error": found[0].item(),
+        "relative_error_gradients": found[1].item(),
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32", "float64"])
+    parser.add_argument(
+        "--ring", action="store_true", help="under torchrun: compare the ring with one device"
+    )
+    parser.add_argument("--results", default="long_context", help="name of the CSV")
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    (ring if options.ring else one_device)(options, device)
+
+
+if __name__ == "__main__":
+    main()
