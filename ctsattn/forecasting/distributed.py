@@ -187,7 +187,10 @@ def _bucket_of(ids: pd.Series, buckets: int) -> np.ndarray:
 
 def _first_series(engines: Any, df: Any, name: Any, engine: Any) -> pd.DataFrame:
     """One whole series, from which the columns of the answer are read off."""
-    from fugue.column import col
-
     first = engines.as_pandas(engines.head(df, 1))[name].iloc[0]
-    return engines.as_pandas(engines.filter(df, col(name) == first, engine=engine))
+
+    def of_first(part: pd.DataFrame) -> pd.DataFrame:
+        return part[part[name] == first]
+
+    found = engines.transform(df, of_first, schema="*", engine=engine)
+    return engines.as_pandas(found).reset_index(drop=True)
