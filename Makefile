@@ -4,6 +4,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --quiet
 STAMP := $(VENV)/.installed
+SMALL := $(VENV)/.installed-demo
 
 # The first interpreter of at least 3.11 that can make a virtual environment.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
@@ -20,17 +21,22 @@ export MPLBACKEND ?= Agg
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
 
-$(STAMP): pyproject.toml constraints.txt
+# The demo needs a third of what the tests need.
+$(SMALL): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "ctsattn needs Python 3.11 or newer; set PYTHON=/path/to/python" >&2; exit 2; }
 	@echo "Installing into $(VENV) with $$($(PYTHON) --version); this takes some minutes the first time."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --constraint constraints.txt "torch>=2.6"
+	$(PIP) install --constraint constraints.txt --editable ".[demo]"
+	@touch $(SMALL)
+
+$(STAMP): $(SMALL)
 	$(PIP) install --constraint constraints.txt --editable ".[dev]"
 	@touch $(STAMP)
 
 install: $(STAMP) ## create .venv and install everything
 
-demo: $(STAMP) ## forecast weekly CO2 from irregular weeks: a table and a picture
+demo: $(SMALL) ## forecast weekly CO2 from irregular weeks: a table and a picture
 	OMP_NUM_THREADS=2 $(BIN)/ctsattn demo
 
 test: $(STAMP) ## all tests, notebooks included

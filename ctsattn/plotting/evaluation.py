@@ -193,14 +193,19 @@ def _shares(elapsed: NDArray[np.float64], unit: str, parts: int) -> list[tuple[s
     edges = np.unique(np.quantile(elapsed, np.linspace(0, 1, parts + 1)))
     pairs = list(pairwise(edges))
     if not pairs:
-        return [(f"{edges[0]:.3g} {unit} ahead".replace("  ", " "), np.ones(len(elapsed), dtype=bool))]
+        return [(" ".join(f"{_short(edges[0])} {unit} ahead".split()), np.ones(len(elapsed), dtype=bool))]
     rows = [
         (elapsed >= low if place == 0 else elapsed > low) & (elapsed <= high)
         for place, (low, high) in enumerate(pairs)
     ]
     names = [
-        f"{low:.2g} to {high:.2g}" if place else f"up to {high:.2g}"
+        f"{_short(low)} to {_short(high)}" if place else f"up to {_short(high)}"
         for place, (low, high) in enumerate(pairs)
     ]
     names = [" ".join(f"{name} {unit} ahead".split()) for name in names]
     return list(zip(names, rows, strict=True))
+
+
+def _short(number: float) -> str:
+    """Two digits, or all before the point where there are more."""
+    return f"{number:,.0f}" if 100 <= abs(number) < 1e6 else f"{number:.2g}"

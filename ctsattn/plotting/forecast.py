@@ -266,7 +266,7 @@ def _draw_window(panel: _Panel, frame: pd.DataFrame, colour: str, marker: str) -
         label = f"{level:g} % band" if colour == BLUE else None
         panel.ax.fill_between(x, lower, upper, color=colour, alpha=opacity, linewidth=0, label=label)
     dots = {"marker": marker, "markersize": 3.2} if len(x) <= 60 else {}
-    label = "forecast" if colour == BLUE else None
+    label = "forecast" if colour == BLUE else "from the next cutoff"
     panel.ax.plot(x, frame[model].to_numpy(np.float64), color=colour, linewidth=1.5, label=label, **dots)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from ctsattn.plotting.attention import AttentionDensity, watch_attention
 from ctsattn.plotting.frames import Columns, as_pandas, cells
@@ -41,7 +41,7 @@ def plot_attention_density(
     if signal is not None:
         axes[0].plot(*signal, color=INK, linewidth=0.9, marker="o", markersize=2.6, label="observed")
         _share_clock(axes)
-    _draw_density(axes[-1], density.times, density, names, heads)
+    _draw_density(axes[-1], density, names, heads)
     axes[-1].set_xlabel("time", fontsize=9, color=INK)
     legend_below(figure, axes, columns=3)
     return figure
@@ -100,9 +100,12 @@ def plot_attention(
         raise ValueError("A forecast looks back from after the end of the history; ask for later times.")
     density = readings[layer].density(row=0)
     figure, axes = panels(2, figsize=figsize)
-    moments = cutoff + density.times * fitted.spec.time_unit / axis.unit_seconds
+    unit = fitted.spec.time_unit / axis.unit_seconds
+    moments = cutoff + density.times * unit
+    counted_in, size = axis.unit_of_density(float(np.ptp(moments)))
+    density = replace(density, times=moments, values=density.values * size / unit)
     _draw_signal(axes[0], axis, rows, forecast, columns, float(moments.min()))
-    _draw_density(axes[1], moments, density, _labels(forecast[columns.time].drop_duplicates()), heads)
+    _draw_density(axes[1], density, _labels(forecast[columns.time].drop_duplicates()), heads, counted_in)
     _share_clock(axes)
     axis.label(axes[1], columns.time)
     legend_below(figure, axes[1:], columns=3)
@@ -150,10 +153,10 @@ def _draw_signal(
 
 
 def _draw_density(
-    ax: Axes, moments: NDArray[np.float64], density: AttentionDensity, names: Sequence[str], heads: bool
+    ax: Axes, density: AttentionDensity, names: Sequence[str], heads: bool, counted_in: str = "unit of time"
 ) -> None:
     """Fill the mean density of each query under its curve, and say what share fell on the sink."""
-    mean, lost = density.values.mean(axis=0), density.on_sink.mean(axis=0)
+    moments, mean, lost = density.times, density.values.mean(axis=0), density.on_sink.mean(axis=0)
     for place, name in enumerate(names):
         colour = CYCLE[place % len(CYCLE)]
         label = f"{name} ({lost[place]:.0%} on the sink)" if lost[place] > 0.005 else name
@@ -162,7 +165,7 @@ def _draw_density(
         if heads:
             ax.plot(moments, density.values[:, place].T, color=colour, linewidth=0.5, alpha=0.5)
     ax.set_ylim(bottom=0)
-    ax.set_ylabel("attention per unit of time", fontsize=9)
+    ax.set_ylabel(f"attention per {counted_in}", fontsize=9)
     ax.spines["left"].set_color(GREY)
 
 

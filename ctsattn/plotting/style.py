@@ -28,7 +28,9 @@ CYCLE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 _PANEL_INCHES = (8.0, 2.9)
+_HANDLE_INCHES, _LETTER_INCHES = 0.6, 0.07  # of an entry of a legend
 _SECONDS = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0), ("milliseconds", 1e-3))
+_YEAR = ("years", 365.25 * 86400.0)
 
 
 class Picture(Figure):
@@ -81,7 +83,7 @@ def legend_below(figure: Figure, axes: Sequence[Axes], columns: int = 4) -> None
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if entries:
-        fit = max(1, min(columns, len(entries), int(figure.get_figwidth() // 1.7)))
+        fit = _columns_that_fit([len(label) for label in entries], columns, figure.get_figwidth())
         figure.legend(
             list(entries.values()),
             list(entries),
@@ -90,6 +92,16 @@ def legend_below(figure: Figure, axes: Sequence[Axes], columns: int = 4) -> None
             frameon=False,
             fontsize=9,
         )
+
+
+def _columns_that_fit(letters: Sequence[int], most: int, inches: float) -> int:
+    """Most columns in which the entries of a legend, filled column by column, fit the width of a figure."""
+    for columns in range(min(most, len(letters)), 1, -1):
+        rows = math.ceil(len(letters) / columns)
+        widths = [max(letters[place : place + rows]) for place in range(0, len(letters), rows)]
+        if sum(_HANDLE_INCHES + _LETTER_INCHES * width for width in widths) <= inches:
+            return columns
+    return 1
 
 
 class TimeAxis:
@@ -121,6 +133,14 @@ class TimeAxis:
         if pd.api.types.is_timedelta64_dtype(series):
             return (series / pd.Timedelta(seconds=self.unit_seconds)).to_numpy(np.float64)
         return series.to_numpy(np.float64)
+
+    def unit_of_density(self, span: float) -> tuple[str, float]:
+        """A unit in which to count along a span of the axis: its name, and how much of the axis it is."""
+        if not self.is_date and not self.unit:
+            return "unit of time", 1.0
+        seconds = span * self.unit_seconds
+        name, size = next(((n, s) for n, s in (_YEAR, *_SECONDS) if seconds >= 3 * s), _SECONDS[-1])
+        return name.removesuffix("s"), size / self.unit_seconds
 
     def label(self, ax: Axes, name: str) -> None:
         """Set ticks and, where the ticks do not say it, the name and unit of the axis."""

@@ -128,7 +128,11 @@ def test_dates_are_placed_in_days(fitted):
     forecaster = Forecaster(horizon="5h", training=Training(max_steps=2), verbose=False).fit(days)
     end = days["ds"].iloc[-1]
     _, bottom = plot_attention(forecaster, days, [end + pd.Timedelta("2h")]).axes
-    assert bottom.get_lines()[0].get_xdata()[-1] == pytest.approx(date2num(end), abs=1e-4)
+    x, y = bottom.get_lines()[0].get_data()
+    assert x[-1] == pytest.approx(date2num(end), abs=1e-4)
+    # the axis counts days, and the height is attention per hour or per day, whichever suits the span
+    per_axis = {"attention per hour": 24, "attention per day": 1}[bottom.get_ylabel()]
+    assert 0.5 < np.trapezoid(y, x) * per_axis <= 1.01
 
 
 def test_what_has_no_density_is_refused(fitted):
