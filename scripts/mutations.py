@@ -237,7 +237,8 @@ TABLE = [
         "29",
         "data/collate.py",
         "after = known.search(segments, times[:, None])",
-        "times = times + 12 * 3_600_000_000; after = known.search(segments, times[:, None])",
+        "times = times + 43_200 * store.source.clock.per_second\n"
+        "    after = known.search(segments, times[:, None])",
         f"{_PREDICT} -k test_29_a_covariate",
     ),
     Mutation(

@@ -42,10 +42,10 @@ class SktimeForecaster(BaseForecaster):
         random_state: Seed of training.
         verbose: Whether `fit` shows a line of progress.
 
-    As any forecaster of sktime it is used so:
-
-        forecaster = SktimeForecaster(horizon=12).fit(load_airline())
-        interval = forecaster.predict_interval(fh=[1, 2, 3], coverage=0.9)
+    Examples:
+        >>> from sktime.datasets import load_airline  # doctest: +SKIP
+        >>> forecaster = SktimeForecaster(horizon=12).fit(load_airline())  # doctest: +SKIP
+        >>> interval = forecaster.predict_interval(fh=[1, 2, 3], coverage=0.9)  # doctest: +SKIP
     """
 
     _tags = {  # noqa: RUF012

@@ -66,6 +66,19 @@ def main_period(spec: TaskSpec) -> float | None:
     return max((period for period in spec.periods if period <= spec.lookback), default=None)
 
 
+# Functions by name, so that a fitted network can be pickled.
+
+
+def _since_the_last(ahead: Tensor) -> Tensor:
+    """Elapsed time between an asked time and the value that answers it."""
+    return ahead
+
+
+def _whole_cycles(ahead: Tensor, period: float) -> Tensor:
+    """The same where the value is that of an earlier cycle."""
+    return period * anchors.cycles_back(ahead, period)
+
+
 @dataclass(frozen=True)
 class LastValue:
     """Repeat the last value; asked in the past, the path between observations."""
@@ -74,7 +87,7 @@ class LastValue:
 
     def build(self, spec: TaskSpec) -> nn.Module:
         """The network for a task."""
-        return AnchorNetwork(anchors.last_value, spec, lag=lambda ahead: ahead)
+        return AnchorNetwork(anchors.last_value, spec, lag=_since_the_last)
 
 
 @dataclass(frozen=True)
@@ -97,8 +110,7 @@ class SeasonalNaive:
         if period is None:
             return LastValue(self.scaler).build(spec)
         anchor = anchors.seasonal_drift if self.drift else anchors.seasonal_naive
-        lag = lambda ahead: period * anchors.cycles_back(ahead, period)  # noqa: E731
-        return AnchorNetwork(partial(anchor, period=period), spec, lag)
+        return AnchorNetwork(partial(anchor, period=period), spec, partial(_whole_cycles, period=period))
 
 
 @dataclass(frozen=True)

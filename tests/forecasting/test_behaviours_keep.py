@@ -145,6 +145,13 @@ def test_39_fitted_models_are_copied_whole(fitted, tmp_path, way):
     assert twin.get_params().keys() == fitted.get_params().keys()
 
 
+@pytest.mark.parametrize("name", models.MODELS)
+def test_39_every_model_can_be_pickled_and_copied_once_fitted(df, name):
+    model = tiny(model=models.MODELS[name]()).fit(df)
+    for twin in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert_same_forecast(twin.predict(times=AHEAD), model.predict(times=AHEAD), atol=0)
+
+
 def test_39_unfitted_models_are_copied_and_cloned(fitted):
     for twin in (pickle.loads(pickle.dumps(tiny())), copy.deepcopy(tiny()), clone(fitted)):
         assert twin.get_params(deep=False) == tiny().get_params(deep=False)
