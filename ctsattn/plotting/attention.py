@@ -1,4 +1,4 @@
-"""Attention over real time as numbers: which past moments a query looked at, as a density."""
+"""Attention over real time as numbers: which past moments a query looked at, as a density or as shares."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ctsattn.nn import MIXERS
 from ctsattn.ops import Sink
 from ctsattn.phi import phi1
 
@@ -24,6 +25,21 @@ class AttentionDensity:
         times: `[points]` moments, ascending; piece borders appear twice.
         values: `[..., points]` density per unit of time; it integrates to `1 - on_sink`.
         on_sink: `[...]` share that fell on the sink instead of any moment.
+    """
+
+    times: NDArray[np.float64]
+    values: NDArray[np.float64]
+    on_sink: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class AttentionShares:
+    """How a query spreads its attention over observations, where attention is a sum and not an integral.
+
+    Attributes:
+        times: `[keys]` times of the observations, ascending.
+        values: `[..., keys]` share of each; they add up to `1 - on_sink`.
+        on_sink: `[...]` share that fell on the sink instead of any observation.
     """
 
     times: NDArray[np.float64]
@@ -69,6 +85,36 @@ def attention_density(
     clock = times.detach().double()
     if not bool((clock.diff() > 0).any()):
         raise ValueError("All keys are at one time, so attention has no time to spread over.")
+    scores, clock = _scores(q, k, clock, scale, sink)
+    return _density(scores, clock, points, has_sink=sink is not None)
+
+
+def attention_shares(
+    q: Tensor, k: Tensor, times: Tensor, *, scale: float | None = None, sink: Sink | None = None
+) -> AttentionShares:
+    """Shares of softmax attention, of queries that see all keys; arguments as in `attention_density`.
+
+    Returns:
+        The shares of each head and query, `[heads, queries, keys]`.
+
+    Examples:
+        >>> times = torch.tensor([0.0, 1.0, 3.0])
+        >>> shares = attention_shares(torch.zeros(1, 1, 2), torch.randn(1, 3, 2), times)
+        >>> bool(np.allclose(shares.values, 1 / 3))
+        True
+    """
+    clock = times.detach().double()
+    scores, _ = _scores(q, k, clock, scale, sink)
+    weights = scores.softmax(dim=-1).numpy()
+    if sink is None:
+        return AttentionShares(clock.numpy(), weights, np.zeros(weights.shape[:-1]))
+    return AttentionShares(clock.numpy(), weights[..., 1:], weights[..., 0])
+
+
+def _scores(
+    q: Tensor, k: Tensor, clock: Tensor, scale: float | None, sink: Sink | None
+) -> tuple[Tensor, Tensor]:
+    """Scores `[heads, queries, knots]` and times `[knots]`, those of the sink in front if there is one."""
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     keys = k.detach().double()
     if sink is not None:
@@ -76,8 +122,7 @@ def attention_density(
         keys = torch.cat([key.unsqueeze(-2), keys], dim=-2)
         clock = torch.cat([clock[:1] - gap, clock])
     keys = keys.repeat_interleave(q.shape[0] // k.shape[0], dim=0)
-    scores = q.detach().double() @ keys.mT * factor
-    return _density(scores, clock, points, has_sink=sink is not None)
+    return q.detach().double() @ keys.mT * factor, clock
 
 
 def _sink_knot(sink: Sink, keys: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,6 +160,7 @@ class Reading:
         times: `[rows, keys]`.
         mask: `[rows, keys]`, true where a key exists, or None.
         sink: The sink of all rows, or None.
+        is_sum: Whether the operator sums over keys; else it integrates over time.
     """
 
     q: Tensor
@@ -122,16 +168,18 @@ class Reading:
     times: Tensor
     mask: Tensor | None
     sink: Sink | None
+    is_sum: bool = False
 
-    def density(self, row: int = 0) -> AttentionDensity:
-        """Density of the heads and queries of one row, over its keys that exist."""
+    def density(self, row: int = 0) -> AttentionDensity | AttentionShares:
+        """Density, or shares, of the heads and queries of one row, over its keys that exist."""
         there = slice(None) if self.mask is None else self.mask[row]
         sink = self.sink
         if sink is not None and isinstance(sink.key, Tensor) and sink.key.dim() == 3:
             sink = sink._replace(key=sink.key[row])
         if sink is not None and isinstance(sink.gap, Tensor) and sink.gap.dim() == 1:
             sink = sink._replace(gap=sink.gap[row])
-        return attention_density(self.q[row], self.k[row][:, there], self.times[row][there], sink=sink)
+        read = attention_shares if self.is_sum else attention_density
+        return read(self.q[row], self.k[row][:, there], self.times[row][there], sink=sink)
 
 
 @contextmanager
@@ -148,7 +196,7 @@ def watch_attention(network: nn.Module, under: str = "decoder") -> Iterator[list
     readings: list[Reading] = []
     layers = [part for name, part in network.named_modules() if under in name and hasattr(part, "attend")]
     for layer in layers:
-        layer.__dict__["attend"] = _recorder(layer.attend, readings)
+        layer.__dict__["attend"] = _recorder(layer, readings)
     try:
         yield readings
     finally:
@@ -156,10 +204,12 @@ def watch_attention(network: nn.Module, under: str = "decoder") -> Iterator[list
             del layer.__dict__["attend"]
 
 
-def _recorder(attend: Any, readings: list[Reading]) -> Any:
+def _recorder(layer: Any, readings: list[Reading]) -> Any:
+    attend, is_sum = layer.attend, isinstance(layer, MIXERS["softmax"])
+
     def recorded(heads: Any, is_causal: bool) -> Tensor:
         sink = None if heads.sink is None else Sink(heads.sink.key, heads.sink.value, heads.sink.gap)
-        readings.append(Reading(heads.q, heads.k, heads.times, heads.mask, sink))
+        readings.append(Reading(heads.q, heads.k, heads.times, heads.mask, sink, is_sum))
         return attend(heads, is_causal)
 
     return recorded

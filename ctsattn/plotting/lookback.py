@@ -10,14 +10,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from ctsattn.plotting.attention import AttentionDensity, watch_attention
+from ctsattn.plotting.attention import AttentionDensity, AttentionShares, watch_attention
 from ctsattn.plotting.frames import Columns, as_pandas, cells
 from ctsattn.plotting.style import CYCLE, GREY, INK, MARKERS, TimeAxis, legend_below, panels
 
+_READABLE = ("continuous", "softmax")  # mixers whose weights over the past can be drawn
+
 
 def plot_attention_density(
-    density: AttentionDensity,
+    density: AttentionDensity | AttentionShares,
     *,
     names: Sequence[str] | None = None,
     signal: tuple[Sequence[float], Sequence[float]] | None = None,
@@ -27,7 +30,7 @@ def plot_attention_density(
     """Draw a density over its own clock, under the signal that was attended to.
 
     Args:
-        density: From `attention_density`, of `[heads, queries, points]`.
+        density: From `attention_density` or `attention_shares`, of `[heads, queries, points]`.
         names: One label a query; None numbers them.
         signal: Times and values of the observations, drawn above; None draws the density alone.
         heads: Draw each head as a thin line too.
@@ -57,10 +60,13 @@ def plot_attention(
     heads: bool = False,
     figsize: tuple[float, float] | None = None,
 ) -> Figure:
-    """Draw which past moments a forecast looked at: attention as a density over real time.
+    """Draw which past moments a forecast looked at, as a density over real time.
+
+    Continuous attention has such a density; softmax attention gives each token a share, drawn as a line at
+    its time.
 
     Args:
-        forecaster: A fitted `Forecaster` whose model reads the past with continuous attention.
+        forecaster: A fitted `Forecaster` whose model reads the past with continuous or softmax attention.
         df: History to forecast from.
         times: A few moments after its end to forecast; one colour each.
         series: Series of `df` to look at; None takes its first.
@@ -85,9 +91,9 @@ def plot_attention(
         2
     """
     fitted = forecaster.fitted_
-    if getattr(fitted.config, "mixer", None) != "continuous":
+    if getattr(fitted.config, "mixer", None) not in _READABLE:
         raise ValueError(
-            "Attention has a density over time where the past is read by an integral over time: "
+            f"What a forecast looked at is known of the mixers {' and '.join(_READABLE)}: "
             "fit with models.ContinuousTransformer(mixer='continuous')."
         )
     rows, columns = _rows_of(forecaster, df, series)
@@ -103,7 +109,8 @@ def plot_attention(
     unit = fitted.spec.time_unit / axis.unit_seconds
     moments = cutoff + density.times * unit
     counted_in, size = axis.unit_of_density(float(np.ptp(moments)))
-    density = replace(density, times=moments, values=density.values * size / unit)
+    per_unit = 1.0 if isinstance(density, AttentionShares) else size / unit
+    density = replace(density, times=moments, values=density.values * per_unit)
     _draw_signal(axes[0], axis, rows, forecast, columns, float(moments.min()))
     _draw_density(axes[1], density, _labels(forecast[columns.time].drop_duplicates()), heads, counted_in)
     _share_clock(axes)
@@ -153,20 +160,48 @@ def _draw_signal(
 
 
 def _draw_density(
-    ax: Axes, density: AttentionDensity, names: Sequence[str], heads: bool, counted_in: str = "unit of time"
+    ax: Axes,
+    density: AttentionDensity | AttentionShares,
+    names: Sequence[str],
+    heads: bool,
+    counted_in: str = "unit of time",
 ) -> None:
-    """Fill the mean density of each query under its curve, and say what share fell on the sink."""
+    """Draw the mean over heads for each query, and say what share fell on the sink."""
     moments, mean, lost = density.times, density.values.mean(axis=0), density.on_sink.mean(axis=0)
+    draw, what = (
+        (_draw_shares, "share of attention")
+        if isinstance(density, AttentionShares)
+        else (_draw_curve, f"attention per {counted_in}")
+    )
     for place, name in enumerate(names):
-        colour = CYCLE[place % len(CYCLE)]
         label = f"{name} ({lost[place]:.0%} on the sink)" if lost[place] > 0.005 else name
-        ax.fill_between(moments, 0, mean[place], color=colour, alpha=0.2, linewidth=0)
-        ax.plot(moments, mean[place], color=colour, linewidth=1.3, label=label)
+        draw(ax, moments, mean[place], place, label)
         if heads:
-            ax.plot(moments, density.values[:, place].T, color=colour, linewidth=0.5, alpha=0.5)
+            ax.plot(moments, density.values[:, place].T, color=_colour(place), linewidth=0.5, alpha=0.5)
     ax.set_ylim(bottom=0)
-    ax.set_ylabel(f"attention per {counted_in}", fontsize=9)
+    ax.set_ylabel(what, fontsize=9)
     ax.spines["left"].set_color(GREY)
+
+
+def _colour(place: int) -> str:
+    """Colour of a query."""
+    return CYCLE[place % len(CYCLE)]
+
+
+def _draw_curve(
+    ax: Axes, moments: NDArray[np.float64], values: NDArray[np.float64], place: int, label: str
+) -> None:
+    """A density: a curve, filled below."""
+    ax.fill_between(moments, 0, values, color=_colour(place), alpha=0.2, linewidth=0)
+    ax.plot(moments, values, color=_colour(place), linewidth=1.3, label=label)
+
+
+def _draw_shares(
+    ax: Axes, moments: NDArray[np.float64], values: NDArray[np.float64], place: int, label: str
+) -> None:
+    """Shares of single moments: a line at each, with a mark of the query at its end."""
+    ax.vlines(moments, 0, values, color=_colour(place), linewidth=0.9, alpha=0.5)
+    ax.plot(moments, values, MARKERS[place % len(MARKERS)], color=_colour(place), markersize=3.2, label=label)
 
 
 def _share_clock(axes: Sequence[Axes]) -> None:

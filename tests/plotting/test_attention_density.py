@@ -8,10 +8,16 @@ from matplotlib.dates import date2num
 
 from ctsattn import Forecaster
 from ctsattn.forecasting import Training
-from ctsattn.models import SeasonalNaive
+from ctsattn.models import ContinuousTransformer, SeasonalNaive
 from ctsattn.nn import MIXERS, MixerConfig
 from ctsattn.ops import Sink, continuous_attention
-from ctsattn.plotting import attention_density, plot_attention, plot_attention_density, watch_attention
+from ctsattn.plotting import (
+    attention_density,
+    attention_shares,
+    plot_attention,
+    plot_attention_density,
+    watch_attention,
+)
 
 # Points in a piece at which the trapezoid rule of these tests is as good as exact.
 FINE = 2001
@@ -102,11 +108,24 @@ def test_picture_shows_one_curve_for_each_query_and_names_the_share_of_the_sink(
     assert [label[0] for label in labels] == ["a", "b", "c"] and "on the sink" in labels[0]
 
 
-@pytest.fixture(scope="module")
-def fitted():
+@pytest.mark.parametrize("sink", [None, Sink(0.0, 0.0, 0.7)])
+def test_shares_are_the_weights_of_softmax_attention(generator, sink):
+    q, k, v, times = make_problem(generator)
+    shares = attention_shares(q[0], k[0], times, sink=sink)
+    np.testing.assert_allclose(shares.values.sum(-1) + shares.on_sink, 1.0)
+    if sink is None:
+        out = torch.nn.functional.scaled_dot_product_attention(
+            q, k.expand(-1, 2, -1, -1), v.expand(-1, 2, -1, -1)
+        )
+        np.testing.assert_allclose(shares.values @ v[0, 0].numpy(), out[0])
+
+
+@pytest.fixture(scope="module", params=["softmax", "continuous"])
+def fitted(request):
     times = np.cumsum(np.random.default_rng(0).exponential(size=80))
     df = pd.DataFrame({"ds": times, "y": np.sin(times)})
-    return Forecaster(horizon=5.0, training=Training(max_steps=2), verbose=False).fit(df), df
+    model = ContinuousTransformer.small(mixer=request.param)
+    return Forecaster(horizon=5.0, model=model, training=Training(max_steps=2), verbose=False).fit(df), df
 
 
 def test_a_forecast_shows_where_it_looked_on_the_clock_of_the_data(fitted):
