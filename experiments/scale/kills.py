@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -232,16 +232,16 @@ def trial(phase: str, number: int, base: Path, url: str, whole: tuple[float, str
     return {**row, "files_read": before + after, "resumed_at": resumed, "same_result": int(same)}
 
 
-def run(kills: int, seed: int, tell: Callable[[str], object]) -> list[dict]:
-    """All kills, the phases in turn."""
+def run(kills: int, seed: int, tell: Callable[[str], object], phases: Sequence[str] = PHASES) -> list[dict]:
+    """All kills, the phases in turn; "fit" comes first, because others need a model."""
     rng, url, rows = random.Random(seed), serve(), []
     with tempfile.TemporaryDirectory() as name:
         base, whole = Path(name), {}
-        for phase in PHASES:
+        for phase in phases:
             folder = prepare(base / f"{phase}-whole", phase, base / "fit-whole" / "model")
             whole[phase] = finished(phase, folder, url), digest(phase, folder)
         for number in range(kills):
-            phase = PHASES[number % len(PHASES)]
+            phase = phases[number % len(phases)]
             rows.append(trial(phase, number, base, url, whole[phase], rng.uniform(0.02, 0.95)))
             tell(json.dumps(rows[-1]) + "\n")
     return rows

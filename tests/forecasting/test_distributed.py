@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,11 @@ def df() -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def model(df: pd.DataFrame) -> Forecaster:
     return tiny().fit(df)
+
+
+@pytest.fixture(autouse=True)
+def _workers_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
 
 
 def in_pieces(engine: str, df: pd.DataFrame) -> tuple[Any, Any]:
