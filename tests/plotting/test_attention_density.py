@@ -141,10 +141,14 @@ def test_a_forecast_shows_where_it_looked_on_the_clock_of_the_data(fitted):
     np.testing.assert_allclose(forecasts, [end + 1, end + 3])
 
 
-def test_dates_are_placed_in_days(fitted):
-    _, df = fitted
+def test_dates_are_placed_in_days():
+    times = np.cumsum(np.random.default_rng(0).exponential(size=80))
+    df = pd.DataFrame({"ds": times, "y": np.sin(times)})
     days = df.assign(ds=pd.Timestamp("2024-01-01") + pd.to_timedelta(df["ds"], "h"))
-    forecaster = Forecaster(horizon="5h", training=Training(max_steps=2), verbose=False).fit(days)
+    model = ContinuousTransformer.small(mixer="continuous")
+    forecaster = Forecaster(horizon="5h", model=model, training=Training(max_steps=2), verbose=False).fit(
+        days
+    )
     end = days["ds"].iloc[-1]
     _, bottom = plot_attention(forecaster, days, [end + pd.Timedelta("2h")]).axes
     x, y = bottom.get_lines()[0].get_data()
