@@ -146,7 +146,7 @@ def ring(options: argparse.Namespace, device: str) -> None:
         rows.append({**row, "processes": world, "dtype": options.dtype, **stamp()})
         if rank == 0:
             print(row, flush=True)
-            write(f"{options.results}_ring", rows)
+            write(options.results, rows)
     dist.destroy_process_group()
 
 
@@ -187,8 +187,9 @@ def main() -> None:
     parser.add_argument(
         "--ring", action="store_true", help="under torchrun: compare the ring with one device"
     )
-    parser.add_argument("--results", default="long_context", help="name of the CSV")
+    parser.add_argument("--results", default="", help="name of the CSV; long_context or ring without it")
     options = parser.parse_args()
+    options.results = options.results or ("ring" if options.ring else "long_context")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     (ring if options.ring else one_device)(options, device)
 
