@@ -109,7 +109,7 @@ def cross_validation(
         kept = part[panel.rows.ticks <= first[panel.rows.series]]
         return kept.drop(columns=_BUCKET, errors="ignore")
 
-    import fugue.api as engines
+    import fugue.api as engines  # pyright: ignore[reportMissingImports]
 
     kept = engines.as_pandas(_each_bucket(forecaster, df, earlier, engine, buckets))
     keys = [forecaster.id_col, forecaster.time_col]
@@ -156,14 +156,15 @@ def _model(content: bytes) -> Forecaster:
 def _each_bucket(forecaster: Forecaster, df: Any, work: Any, engine: Any, buckets: int) -> Any:
     """Do `work` on the series of each bucket, and join what it gives."""
     try:
-        import fugue.api as engines
+        import fugue.api as engines  # pyright: ignore[reportMissingImports]
         import pyarrow
-        from fugue import Schema
+        from fugue import Schema  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError(
             "Distributed work needs fugue, which is not installed: pip install 'ctsattn[distributed]'."
         ) from error
     name = forecaster.id_col
+    engine = engines.make_execution_engine(engine, infer_by=[df])
     if name not in engines.get_column_names(df):
         raise ValueError(
             f"Series are dealt to workers by their id, but the frame has no column {name!r}; it has "

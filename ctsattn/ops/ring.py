@@ -249,7 +249,8 @@ class _Attend(torch.autograd.Function):
         lse = torch.full(q.shape[:3], -torch.inf, dtype=gaps.dtype, device=q.device)
         block = [x.detach().contiguous() for x in (k, v, gaps)]
         for step in range(ring.size):
-            found = _solve(q, *block, flat, scale, ring, core, ring.holder(step))
+            keys, values, lengths = block
+            found = _solve(q, keys, values, lengths, flat, scale, ring, core, ring.holder(step))
             if found is not None:
                 out, lse = _merged(out, lse, *found)
             if step + 1 < ring.size:
@@ -268,8 +269,9 @@ class _Attend(torch.autograd.Function):
         query_grad = torch.zeros_like(q, dtype=gaps.dtype)
         for step in range(ring.size):
             leaves = [x.detach().requires_grad_() for x in (q, *block)]
+            here, keys, values, lengths = leaves
             with torch.enable_grad():
-                found = _solve(*leaves, flat, scale, ring, core, ring.holder(step))
+                found = _solve(here, keys, values, lengths, flat, scale, ring, core, ring.holder(step))
             if found is not None:
                 for_q, *for_block = _block_grads(found, leaves, grad, out, lse)
                 query_grad += for_q
