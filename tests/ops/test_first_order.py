@@ -385,3 +385,16 @@ def test_the_fused_passes_give_what_tensor_operations_give(
     assert used == [True]
     for x, y in zip(*results, strict=True):
         assert (x - y).abs().max() < 8 * torch.finfo(dtype).eps * y.abs().max()
+
+
+def test_with_fewer_queries_than_knots_nothing_is_read_beyond_the_queries(attention: Attention) -> None:
+    # Queries and their gradients stand at the end of numbers that would spoil every result.
+    given = inputs(Shape(2, 2, 2, 3, 40, 8, 8), torch.float64)
+    spoiled = torch.full((2 * 3 * 2 * 2 * 8,), torch.nan, dtype=torch.float64)
+    around = spoiled[: given.q.numel()].copy_(given.q.detach().flatten()).view_as(given.q)
+    q, k, v = (x.detach().requires_grad_() for x in (around, given.k, given.v))
+    out = attention(q, k, v, given.times)
+    grad = torch.full((2 * out.numel(),), torch.nan, dtype=torch.float64)
+    grad = grad[: out.numel()].fill_(1.0).view_as(out)
+    for gradient in torch.autograd.grad(out, (q, k, v), grad):
+        assert gradient.isfinite().all()

@@ -258,16 +258,18 @@ def finish(
                     three = (at, at, at)  # the key of the last row is that before this knot
                 # Query i ends at this knot, and the next one at a knot that leans to it.
                 i = j - 1 + skip
-                own, its = (slopes[i] if i >= 0 else zero), slopes[min(i + 1, queries)]
+                ending = i if 0 <= i < queries else queries
+                i = min(max(i, 0), queries - 1)
+                own, its = slopes[ending], slopes[min(j + skip, queries)]
                 _write_sum(
                     dk, (row * knots + j) * head_dim, fresh, grad_keys, three,
-                    (kept, from_last, next_to_this if there else zero), q, q_at + max(i, 0) * numbers[12],
-                    q_at + min(i + 1, queries - 1) * numbers[12], own * (1 - lean), its * lean, head_dim,
+                    (kept, from_last, next_to_this if there else zero), q, q_at + i * numbers[12],
+                    q_at + min(j + skip, queries - 1) * numbers[12], own * (1 - lean), its * lean, head_dim,
                 )  # fmt: skip
                 _write_scaled(
                     dv, (row * knots + j) * value_dim, fresh, grad_values,
                     values_at + min(j, rows - 1) * numbers[36], real(here), grad,
-                    grad_at + max(i, 0) * numbers[30], weights[i] if i >= 0 else zero, value_dim,
+                    grad_at + i * numbers[30], weights[ending], value_dim,
                 )  # fmt: skip
                 from_last = to_next if here else zero
                 to_last, to_next = next_to_this, next_to_next
