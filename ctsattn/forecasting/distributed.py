@@ -158,13 +158,13 @@ def _each_bucket(forecaster: Forecaster, df: Any, work: Any, engine: Any, bucket
     try:
         import fugue.api as engines  # pyright: ignore[reportMissingImports]
         import pyarrow
-        from fugue import Schema  # pyright: ignore[reportMissingImports]
+        from fugue import Schema, make_execution_engine  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError(
             "Distributed work needs fugue, which is not installed: pip install 'ctsattn[distributed]'."
         ) from error
     name = forecaster.id_col
-    engine = engines.make_execution_engine(engine, infer_by=[df])
+    engine = make_execution_engine(engine, infer_by=[df])
     if name not in engines.get_column_names(df):
         raise ValueError(
             f"Series are dealt to workers by their id, but the frame has no column {name!r}; it has "
