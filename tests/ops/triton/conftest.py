@@ -118,6 +118,22 @@ def errors(actual: dict[str, Tensor], truth: dict[str, Tensor]) -> dict[str, flo
     return found
 
 
+def errors_of_rounding_the_output(
+    case: Canonical, exact: dict[str, Tensor], dtype: torch.dtype, device: str = "cpu"
+) -> dict[str, float]:
+    """Relative errors of gradients if nothing but the output is rounded, before `dO·out` is taken of it.
+
+    Flash attention's backward pass reads the output in `dtype`, and so do these kernels. What `dO·out` is off
+    by weighs the gradient of the log-sum-exp. The values' gradient does not hang on it.
+    """
+    out = exact["out"]
+    off = (case.out_weight.double() * (out.to(dtype).double() - out)).sum(-1)
+    unweighted = case._replace(out_weight=torch.zeros_like(case.out_weight), lse_weight=off)
+    gradients = solve(reference.core, unweighted, torch.float64, device)
+    parts = ("dq", "dk", "dgaps")
+    return {name: (gradients[name].norm() / exact[name].norm().clamp(min=1e-30)).item() for name in parts}
+
+
 def rounded(case: Canonical, dtype: torch.dtype) -> Canonical:
     """The case with inputs that `dtype` holds exactly."""
     q, k, v, weight = (x.to(dtype).float() for x in (case.q, case.k, case.v, case.out_weight))

@@ -8,7 +8,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ctsattn.ops.continuous import continuous_attention, reference
-from tests.ops.triton.conftest import Canonical, errors, problem, rounded, solve
+from tests.ops.triton.conftest import (
+    Canonical,
+    errors,
+    errors_of_rounding_the_output,
+    problem,
+    rounded,
+    solve,
+)
 
 pytestmark = pytest.mark.gpu
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -51,15 +58,15 @@ def stock(q: Tensor, k: Tensor, v: Tensor, case: Canonical) -> dict[str, Tensor]
 def test_error_is_at_most_one_and_a_half_times_that_of_stock_attention(kernels, dtype, kind, size):
     case = rounded(problem(kind, **size), dtype)
     case = case._replace(lse_weight=0 * case.lse_weight)
-    found = errors(
-        solve(kernels.core, case, dtype, "cuda"), solve(reference.core, case, torch.float64, "cuda")
-    )
+    exact = solve(reference.core, case, torch.float64, "cuda")
+    found = errors(solve(kernels.core, case, dtype, "cuda"), exact)
     inputs = [x.cuda() for x in case[:3]]
     theirs = errors(stock(*[x.to(dtype) for x in inputs], case), stock(*[x.double() for x in inputs], case))
     for part, error in theirs.items():
         assert found[part] <= 1.5 * error + 1e-6, f"{part}: {found[part]:.2e}, stock attention {error:.2e}"
-    # Gradients of gaps hang on `dO·v - dO·out`, in which the rounding of `out` does not average out.
-    assert found["dgaps"] <= 10 * theirs["dk"] + 1e-6
+    # Stock attention has no gaps. Their gradients hang on `dO·v - dO·out` more than those of the keys do.
+    unavoidable = errors_of_rounding_the_output(case, exact, dtype, "cuda")
+    assert found["dgaps"] <= 1.5 * (theirs["dk"] + unavoidable["dgaps"]) + 1e-6
 
 
 def test_tf32_is_used_only_when_asked_for(kernels):
@@ -83,9 +90,10 @@ def test_ties_loud_scores_and_any_limits_are_right(kernels):
     ):
         case = rounded(case, torch.bfloat16)
         exact = solve(reference.core, case, torch.float64, "cuda")
+        # Where one key has nearly all weight, `dO·v - dO·out` is a difference of rounded equals.
+        unavoidable = errors_of_rounding_the_output(case, exact, torch.bfloat16, "cuda")
         for part, error in errors(solve(kernels.core, case, torch.bfloat16, "cuda"), exact).items():
-            # Where one key has nearly all weight, `dO·v - dO·out` is a difference of rounded equals.
-            assert error <= (6e-3 if part in ("out", "lse", "dv") else 3e-2), part
+            assert error <= 6e-3 + 1.5 * unavoidable.get(part, 0.0), part
 
 
 def test_a_block_whose_scores_rise_too_far_starts_again(kernels):
@@ -138,6 +146,25 @@ def test_poison_around_and_in_buffers_is_not_seen(kernels, monkeypatch):
     inside = solve(kernels.core, case._replace(q=rooms[0], k=rooms[1], v=rooms[2]), torch.bfloat16, "cuda")
     for part, x in inside.items():
         assert torch.equal(x, expected[part]), part
+
+
+def test_an_ordinary_call_is_two_kernels_forward_and_four_backward(kernels):
+    q, k, v, grad = (torch.randn(2, 4, 500, 64, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+    times = torch.rand(2, 500, device="cuda", dtype=torch.float64).cumsum(-1)
+    tensors = [x.requires_grad_() for x in (q, k, v)]
+
+    def attend():
+        return continuous_attention(*tensors, times, is_causal=True, backend="triton")
+
+    torch.autograd.grad(attend(), tensors, grad)
+    counts = []
+    for step in (attend, lambda: torch.autograd.grad(attend(), tensors, grad)):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            step()
+            torch.cuda.synchronize()
+        names = [x.name for x in profile.events() if x.device_type == torch.autograd.DeviceType.CUDA]
+        counts.append(len(names))
+    assert counts == [2, 6]
 
 
 def test_a_new_length_compiles_nothing(kernels):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ctsattn.ops.continuous import Sink, continuous_attention, reference
+from ctsattn.ops.continuous.api import attend_from
 from tests.ops.triton.conftest import errors, problem, rounded, solve
 
 pytest.importorskip("triton")
@@ -162,15 +163,53 @@ def test_queries_without_time_to_integrate_get_the_limit_and_its_gradients(kerne
         torch.testing.assert_close(ours, plain, rtol=2e-5, atol=2e-5)
 
 
+CLOCKS = {
+    "none": None,
+    "int64": torch.arange(60).reshape(2, 30) ** 2 + 10**15,
+    "float32": torch.linspace(0, 3, 30).exp(),
+    "float64, far": 1e9 + torch.linspace(0, 1e-3, 30, dtype=torch.float64),
+    "ties first": torch.arange(30).clamp(min=4) - torch.tensor([[0], [2]]),
+    "ties first, for one row": torch.arange(30).clamp(min=torch.tensor([[0], [9]])),
+    "all at one time": torch.ones(2, 30),
+}
+
+
+@pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "full"])
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_an_ordinary_request_goes_from_times_to_outputs_and_back(kernels, clock, is_causal, monkeypatch):
+    def refuse(*_arguments, **_options):
+        raise AssertionError("not the direct way")
+
+    monkeypatch.setattr(kernels.core, "answer", refuse)
+    case = problem("causal", queries=30, knots=30, batch=2, heads=2)
+    found = {}
+    for backend in ("triton", "reference"):
+        tensors = [x.detach().clone().requires_grad_() for x in case[:3]]
+        out = continuous_attention(
+            *tensors, CLOCKS[clock], is_causal=is_causal, backend=backend, enable_gqa=True
+        )
+        found[backend] = (out, *torch.autograd.grad((out * case.out_weight).sum(), tensors))
+    for ours, plain in zip(found["triton"], found["reference"], strict=True):
+        torch.testing.assert_close(ours, plain, rtol=2e-5, atol=2e-5)
+
+
+def test_causal_queries_may_begin_at_a_later_key(kernels):
+    case = problem("causal", queries=30, knots=30)
+    whole = continuous_attention(*case[:3], is_causal=True, backend="triton", enable_gqa=True)
+    q, k, v = case[:3]
+    options = {"is_causal": True, "backend": "triton", "enable_gqa": True}
+    later = attend_from(21, q[:, :, 21:], k, v, None, **options)
+    torch.testing.assert_close(later, whole[:, :, 21:], rtol=2e-6, atol=2e-6)
+
+
 def test_its_registration_passes_opcheck(kernels):
     case = problem("causal", queries=4, knots=9, heads=1)
     q, k, v, gaps = (x.clone().requires_grad_() for x in case[:4])
     arguments = (q, k, v, gaps, case.first, case.last, 0.25, True, True)
-    torch.library.opcheck(
-        torch.ops.ctsattn.continuous_attention.default,
-        arguments,
-        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
-    )
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.ctsattn.continuous_attention.default, arguments, test_utils=tests)
+    arguments = (q, k, v, case.gaps.cumsum(-1), 0.25, True, 0)
+    torch.library.opcheck(torch.ops.ctsattn.clocked_continuous_attention.default, arguments, test_utils=tests)
 
 
 def test_it_says_what_it_cannot_run_and_what_can(kernels, monkeypatch):

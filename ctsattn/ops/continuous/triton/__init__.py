@@ -175,9 +175,7 @@ def _attention_backward(
 
 
 @_attention_backward.register_fake
-def _(
-    grad_out, grad_lse, q, k, v, gaps, first, last, out, lse, scale, kind, offset, simple, fill, with_gaps
-):
+def _(grad_out, grad_lse, q, k, v, gaps, first, last, out, lse, scale, kind, offset, simple, fill, with_gaps):
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     return dq, dk, dv, gaps.new_empty(gaps.shape if with_gaps else (gaps.shape[0], 0))
 

@@ -100,12 +100,12 @@ def query_gradients_tile(
 
 @triton.jit(do_not_specialize=["heads", "num_queries", "num_knots", "offset"])
 def attention_bwd_queries_kernel(
-    q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, stride_qb,
-    stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_gb,
-    stride_gh, stride_gn, heads, groups, num_queries, num_knots, head_dim, value_dim, scale, offset, BM:
-    tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V:
-    tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, TERMS: tl.constexpr,
-    RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr,
+    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
+    stride_gb, stride_gh, stride_gn, heads, groups, num_queries, num_knots, head_dim, value_dim, scale,
+    offset, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr,
+    EVEN_V: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED:
+    tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one block of queries of one head."""
     blocks = tl.cdiv(num_queries, BM)

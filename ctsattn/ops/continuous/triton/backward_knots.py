@@ -55,12 +55,12 @@ def query_blocks(limits_ptr, n0, blocks, plain, STEP: tl.constexpr, CHUNK: tl.co
 
 @triton.jit
 def knot_gradients_tile(
-    dk, dv, dgap, k, v, gap, end, q_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, first_ptr,
-    last_ptr, b, stride_q, stride_g, block, n0, num_queries, num_knots,
-    head_dim, value_dim, scale, offset, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN:
-    tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr,
-    SCALED: tl.constexpr, GAPS: tl.constexpr, SINGLE: tl.constexpr, TERMS:
-    tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    dk, dv, dgap, k, v, gap, end, q_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, first_ptr, last_ptr, b,
+    stride_q, stride_g, block, n0, num_queries, num_knots, head_dim, value_dim, scale, offset, BM:
+    tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V:
+    tl.constexpr, MASK: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr,
+    SCALED: tl.constexpr, GAPS: tl.constexpr, SINGLE: tl.constexpr, TERMS: tl.constexpr, RADIUS:
+    tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add what one block of queries gives to the gradients of a tile of knots."""
     here = tl.arange(0, BM)
@@ -160,13 +160,14 @@ def store_knots(
 
 @triton.jit(do_not_specialize=["batches", "kv_heads", "num_queries", "num_knots", "offset"])
 def attention_bwd_knots_kernel(
-    q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, limits_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr,
-    dk_ptr, dv_ptr, dgap_ptr, k_edge_ptr, v_edge_ptr, stride_qb, stride_qh, stride_qn, stride_kb, stride_kh,
-    stride_kn, stride_vb, stride_vh, stride_vn, stride_gb, stride_gh, stride_gn, batches, kv_heads, groups,
-    num_queries, num_knots, head_dim, value_dim, scale, offset, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-    DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr,
-    SCALED: tl.constexpr, GAPS: tl.constexpr, SINGLE: tl.constexpr, TERMS: tl.constexpr, RADIUS:
-    tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, limits_ptr, grad_out_ptr, lse_ptr, delta_ptr,
+    dq_ptr, dk_ptr, dv_ptr, dgap_ptr, k_edge_ptr, v_edge_ptr, stride_qb, stride_qh, stride_qn, stride_kb,
+    stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_gb, stride_gh, stride_gn, batches,
+    kv_heads, groups, num_queries, num_knots, head_dim, value_dim, scale, offset, BM: tl.constexpr, BN:
+    tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, FILL:
+    tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, GAPS: tl.constexpr,
+    SINGLE: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION:
+    tl.constexpr,
 ):  # fmt: skip
     """Gradients of keys, values and gaps of one tile of knots, over all query heads that share it.
 
@@ -212,18 +213,18 @@ def attention_bwd_knots_kernel(
         for step in tl.range(0, high - low - (whole_high - whole_low)):
             block = tl.where(step < whole_low - low, low + step, whole_high + step - (whole_low - low))
             dk, dv, dgap = knot_gradients_tile(
-                dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr + row0
-                * head_dim, first_ptr, last_ptr, b, stride_qn, stride_gn, block, n0, num_queries, num_knots, head_dim,
-                value_dim, scale, offset, BM, BN, D, DV, EVEN, EVEN_V, True, FILL, SIGHT, SIMPLE, SCALED, GAPS, SINGLE, TERMS,
-                RADIUS, FAST, PRECISION,
+                dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr +
+                row0 * head_dim, first_ptr, last_ptr, b, stride_qn, stride_gn, block, n0, num_queries,
+                num_knots, head_dim, value_dim, scale, offset, BM, BN, D, DV, EVEN, EVEN_V, True, FILL,
+                SIGHT, SIMPLE, SCALED, GAPS, SINGLE, TERMS, RADIUS, FAST, PRECISION,
             )  # fmt: skip
         for step in tl.range(0, whole_high - whole_low):
             block = whole_low + step
             dk, dv, dgap = knot_gradients_tile(
-                dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr + row0
-                * head_dim, first_ptr, last_ptr, b, stride_qn, stride_gn, block, n0, num_queries, num_knots, head_dim,
-                value_dim, scale, offset, BM, BN, D, DV, EVEN, EVEN_V, False, FILL, SIGHT, SIMPLE, SCALED, GAPS, SINGLE, TERMS,
-                RADIUS, FAST, PRECISION,
+                dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr +
+                row0 * head_dim, first_ptr, last_ptr, b, stride_qn, stride_gn, block, n0, num_queries,
+                num_knots, head_dim, value_dim, scale, offset, BM, BN, D, DV, EVEN, EVEN_V, False, FILL,
+                SIGHT, SIMPLE, SCALED, GAPS, SINGLE, TERMS, RADIUS, FAST, PRECISION,
             )  # fmt: skip
     all_tiles = tl.num_programs(0).to(tl.int64)
     at = bh * tiles + tile

@@ -3,8 +3,8 @@
 Tiles that every query of a block sees whole come last and need no running maximum: the reference point of the
 exponentials stays where the masked tiles left it, and nothing is rescaled. bfloat16 weights have the range of
 float32, so this fails only if a score exceeds that reference point by about 41; the block then sees it in its
-sum and starts again, with a running maximum. It does so, too, if it has queries that see several knots and no time
-between them: for these the gaps are 1.
+sum and starts again, with a running maximum. It does so, too, if it has queries that see several knots and
+no time between them: for these the gaps are 1.
 """
 
 import triton
@@ -154,11 +154,11 @@ def masked_tiles(
 @triton.jit(do_not_specialize=["heads", "num_queries", "num_knots", "offset"])
 def attention_fwd_kernel(
     q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, out_ptr, lse_ptr, stride_qb, stride_qh, stride_qn,
-    stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, heads, groups, num_queries, num_knots,
-    head_dim, value_dim, scale, offset, limit, BM: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr, DV:
-    tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, FILL:
-    tl.constexpr, SCALED: tl.constexpr, NORMALISE: tl.constexpr, TERMS: tl.constexpr,
-    RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, heads, groups, num_queries,
+    num_knots, head_dim, value_dim, scale, offset, limit, BM: tl.constexpr, BN: tl.constexpr, MASKED:
+    tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, SIGHT:
+    tl.constexpr, SIMPLE: tl.constexpr, FILL: tl.constexpr, SCALED: tl.constexpr, NORMALISE: tl.constexpr,
+    TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Outputs [num_queries, value_dim] and log-sum-exps of one block of queries of one head.
 

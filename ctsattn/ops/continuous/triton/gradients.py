@@ -18,7 +18,7 @@ from ctsattn.ops.continuous.triton.primitives import (
 
 @triton.jit
 def exponential(s, lse, CLAMP: tl.constexpr):
-    """Exponential of scores relative to the sum of weights; `CLAMP`: some may belong to knots without weight."""
+    """Exponential of scores relative to the sum of weights; `CLAMP`: there may be knots without weight."""
     x = s * LOG2E - lse[:, None]
     return tl.exp2(tl.minimum(x, CEILING) if CLAMP else x)
 
@@ -72,7 +72,9 @@ def four_gradient_steps(
         a4 = w
         t3 = w
     else:
-        w4, a4, e, w, h, t3 = gradient_step(s3, g3, p3, lse, s4, g4, e, w, h, TERMS, RADIUS, FAST, GAPS, CLAMP)
+        w4, a4, e, w, h, t3 = gradient_step(
+            s3, g3, p3, lse, s4, g4, e, w, h, TERMS, RADIUS, FAST, GAPS, CLAMP
+        )
     w3, a3, e, w, h, t2 = gradient_step(s2, g2, p2, lse, s3, g3, e, w, h, TERMS, RADIUS, FAST, GAPS, CLAMP)
     w2, a2, e, w, h, t1 = gradient_step(s1, g1, p1, lse, s2, g2, e, w, h, TERMS, RADIUS, FAST, GAPS, CLAMP)
     w1, a1, e, w, h, t0 = gradient_step(s0, g0, p0, lse, s1, g1, e, w, h, TERMS, RADIUS, FAST, GAPS, CLAMP)
@@ -92,7 +94,23 @@ def tile_gradients(
     p_low, p_high = split_in_two(gap, M, N)
     if N == 64:
         w4, w5, w6, w7, _w, a4, a5, a6, a7, _a, s, g, e, h, t_high = four_gradient_steps(
-            s_high, g_high, p_high, lse, none, none, none, none, none, M, 32, True, TERMS, RADIUS, FAST, GAPS, CLAMP
+            s_high,
+            g_high,
+            p_high,
+            lse,
+            none,
+            none,
+            none,
+            none,
+            none,
+            M,
+            32,
+            True,
+            TERMS,
+            RADIUS,
+            FAST,
+            GAPS,
+            CLAMP,
         )
         w0, w1, w2, w3, w4, a0, a1, a2, a3, a4, s, g, e, h, t_low = four_gradient_steps(
             s_low, g_low, p_low, lse, s, g, e, w4, h, M, 32, False, TERMS, RADIUS, FAST, GAPS, CLAMP

@@ -159,7 +159,7 @@ class Sight(NamedTuple):
     """What each query sees.
 
     Attributes:
-        first: First knots `[batch, queries]`, or, unless `kind` is 0, for each row the first knot before which
+        first: First knots `[batch, queries]`; unless `kind` is 0, for each row the first knot before which
             time has passed, `[batch]`; int32.
         last: Last knots `[batch, queries]`; not read unless `kind` is 0.
         kind: 0: what `first` and `last` say; 1: query i, the knots up to `i + offset`; 2: all.
@@ -200,9 +200,9 @@ def launch_forward(
     tile = choose_tile("forward", q, v)
     attention_fwd_kernel[(triton.cdiv(queries, tile.queries) * batch * heads,)](
         q, k, v, gaps, sight.first, sight.last, out, lse, *_strides(q, k, v), heads, heads // k.shape[1],
-        queries, knots, head_dim, value_dim, scale, sight.offset, kind.limit, BM=tile.queries, BN=tile.columns,
-        MASKED=tile.masked or tile.columns, NORMALISE=kind.normalise, **_shared_arguments(q, v, sight, scale),
-        **tile.options,
+        queries, knots, head_dim, value_dim, scale, sight.offset, kind.limit, BM=tile.queries,
+        BN=tile.columns, MASKED=tile.masked or tile.columns, NORMALISE=kind.normalise,
+        **_shared_arguments(q, v, sight, scale), **tile.options,
     )  # fmt: skip
     return out, lse
 
@@ -220,7 +220,7 @@ def launch_backward(
     scale: float,
     with_gaps: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Run the backward kernels: gradients of `q`, `k`, `v` and, if `with_gaps`, `gaps` (else an empty tensor)."""
+    """Run the backward kernels: gradients of `q`, `k`, `v` and `gaps`, empty unless `with_gaps`."""
     batch, heads, queries, head_dim = q.shape
     kv_heads, knots, value_dim = v.shape[1:]
     shared = _shared_arguments(q, v, sight, scale)
@@ -231,9 +231,9 @@ def launch_backward(
     delta, lse2 = torch.empty_like(lse), torch.empty_like(lse)
     limits = torch.empty((batch, 4, blocks), dtype=torch.int32, device=q.device)
     attention_bwd_prepare_kernel[(blocks * batch * heads,)](
-        out, grad_out, lse, lse if grad_lse is None else grad_lse, sight.first, sight.last, delta, lse2, limits,
-        *strides[-3:], heads, queries, knots, value_dim, sight.offset, BM=tile.queries, DV=shared["DV"],
-        SIGHT=sight.kind, WITH_LSE=grad_lse is not None,
+        out, grad_out, lse, lse if grad_lse is None else grad_lse, sight.first, sight.last, delta, lse2,
+        limits, *strides[-3:], heads, queries, knots, value_dim, sight.offset, BM=tile.queries,
+        DV=shared["DV"], SIGHT=sight.kind, WITH_LSE=grad_lse is not None,
     )  # fmt: skip
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     dgaps = torch.empty((batch, kv_heads, knots if with_gaps else 0), dtype=torch.float32, device=q.device)
@@ -245,8 +245,9 @@ def launch_backward(
     ]
     attention_bwd_knots_kernel[(tiles * batch * kv_heads,)](
         q, k, v, gaps, sight.first, sight.last, limits, grad_out, lse2, delta, dq, dk, dv, dgaps, *edges,
-        *strides, batch * kv_heads, kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim, scale,
-        sight.offset, BM=tile.queries, BN=tile.columns, GAPS=with_gaps, SINGLE=single, **shared, **tile.options,
+        *strides, batch * kv_heads, kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim,
+        scale, sight.offset, BM=tile.queries, BN=tile.columns, GAPS=with_gaps, SINGLE=single, **shared,
+        **tile.options,
     )  # fmt: skip
     if not single:
         attention_bwd_edges_kernel[(tiles * batch * kv_heads,)](
@@ -255,8 +256,8 @@ def launch_backward(
         )  # fmt: skip
         tile = choose_tile("queries", q, v)
         attention_bwd_queries_kernel[(triton.cdiv(queries, tile.queries) * batch * heads,)](
-            q, k, v, gaps, sight.first, sight.last, grad_out, lse2, delta, dq, *strides, heads, heads // kv_heads,
-            queries, knots, head_dim, value_dim, scale, sight.offset, BM=tile.queries, BN=tile.columns, **shared,
-            **tile.options,
+            q, k, v, gaps, sight.first, sight.last, grad_out, lse2, delta, dq, *strides, heads, heads //
+            kv_heads, queries, knots, head_dim, value_dim, scale, sight.offset, BM=tile.queries,
+            BN=tile.columns, **shared, **tile.options,
         )  # fmt: skip
     return dq, dk, dv, dgaps.sum(1)

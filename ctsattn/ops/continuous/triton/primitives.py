@@ -119,8 +119,8 @@ def piece_weights(d, e0, e1, gap, begun, TERMS: tl.constexpr, RADIUS: tl.constex
 def piece_curvature(d, e0, gap, left, right, r, TERMS: tl.constexpr, RADIUS: tl.constexpr):
     """`c` of a piece: how its mass moves from one end to the other as the score tilts."""
     if TERMS == 0:
-        near = tl.abs(d) < NEAR_C
-        return tl.where(near, 1.0 / 6.0, r) * (right + tl.where(near, left, -left))
+        # Written so, the compiler makes one selection of it; with fewer operations it made two, and spilled.
+        return tl.where(tl.abs(d) < NEAR_C, (left + right) * (1.0 / 6.0), (right - left) * r)
     else:
         near = tl.abs(d) < RADIUS
         series = gap * e0 * bump_series(tl.where(near, d, 0.0), TERMS)
@@ -150,13 +150,12 @@ def load_gaps(gap_ptr, n0, num_knots, BN: tl.constexpr):
 
 
 @triton.jit
-def read_limits(
-    first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT: tl.constexpr
-):
+def read_limits(first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT: tl.constexpr):
     """First and last knots that queries see, and which see several knots and no time between them.
 
-    `SIGHT`, 0: read from [batch, queries], `first` marked by `FLAT`; 1: query i sees the knots up to `i + offset`;
-    2: all. In the last two `first_ptr` has, for each batch row, the first knot before which time has passed.
+    `SIGHT`, 0: read from [batch, queries], `first` marked by `FLAT`; 1: query i sees the knots up to
+    `i + offset`; 2: all. In the last two `first_ptr` has, for each batch row, the first knot before which
+    time has passed.
     """
     if SIGHT == 0:
         at = b * num_queries + row
@@ -210,9 +209,7 @@ def load_rows(
 
 
 @triton.jit
-def visible_tiles(
-    first, last, whole_last, inside, num_knots, STEP: tl.constexpr, WHOLE_STEP: tl.constexpr
-):
+def visible_tiles(first, last, whole_last, inside, num_knots, STEP: tl.constexpr, WHOLE_STEP: tl.constexpr):
     """Knots between which a block of queries sees pieces, [low, high], and a part of them that all see whole.
 
     The part consists of tiles of `WHOLE_STEP` pieces, and what is before it of tiles of `STEP`.
