@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch, TaskSpec
-from ctsattn.models.linear_path import LinearPath, TimeFeatures
+from ctsattn.models.linear_path import LinearPath, Spread, TimeFeatures
 from ctsattn.models.tokens import ChannelIdentity, Covariates, ObservationTokens, PatchTokens
 from ctsattn.nn import HEADS, Encoder, MixerConfig, QueryDecoder, frequency_ladder
 
@@ -128,6 +128,7 @@ class ContinuousTransformerNetwork(nn.Module):
         self.features = TimeFeatures(spec)
         self.ask = nn.Linear(TimeFeatures.num_features + 3, d_model)
         self.head = HEADS[config.head]()
+        self.spread = Spread(spec, self.head.num_params - 1)
         self.gate = nn.Linear(d_model, self.linear.num_anchors)
         self.out = nn.Linear(d_model, self.head.num_params)
         for layer in (self.effect, self.gate, self.out):
@@ -150,10 +151,8 @@ class ContinuousTransformerNetwork(nn.Module):
         )
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        """Fit the linear path and one spread to windows with truths; called once, before training."""
-        spread = self.linear.start(batches, self.head)
-        with torch.no_grad():
-            self.out.bias[1:] = spread
+        """Fit the linear path and the spread to windows with truths; called once, before training."""
+        self.linear.start(batches, self.head, self.spread)
 
     def forward(self, batch: Batch) -> Tensor:
         """Raw parameters of the head, `[batch, targets, queries, params]`, in scaled units."""
@@ -165,7 +164,8 @@ class ContinuousTransformerNetwork(nn.Module):
         heard = self._heard(answers)
         line = self._linear(batch, known_past, known_future, self.gate(answers) * heard)
         params = self.out(answers)
-        return torch.cat([params[..., :1] * heard + line.unsqueeze(-1), params[..., 1:]], dim=-1)
+        location = params[..., :1] * heard + line.unsqueeze(-1)
+        return torch.cat([location, params[..., 1:] + self.spread(batch.future_times)], dim=-1)
 
     def _heard(self, answers: Tensor) -> Tensor:
         """Whether a window's location listens to the network, `[batch, 1, 1, 1]`; always after training."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch, TaskSpec
-from ctsattn.models.linear_path import LinearPath, TimeFeatures
+from ctsattn.models.linear_path import LinearPath, Spread
 from ctsattn.nn import HEADS
 
 
@@ -53,21 +53,15 @@ class LinearNetwork(nn.Module):
         super().__init__()
         self.targets = spec.num_targets
         self.linear = LinearPath(spec, config.dropout, with_level=config.scaler == "none")
-        self.features = TimeFeatures(spec)
         self.head = HEADS[config.head]()
-        self.spread = nn.Parameter(
-            torch.zeros(spec.num_targets, self.head.num_params - 1, TimeFeatures.num_features)
-        )
+        self.spread = Spread(spec, self.head.num_params - 1)
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        """Fit the linear path and one spread to windows with truths; called once, before training."""
-        spread = self.linear.start(batches, self.head)
-        with torch.no_grad():
-            self.spread[..., 0] = spread  # the first feature is constant
+        """Fit the linear path and the spread to windows with truths; called once, before training."""
+        self.linear.start(batches, self.head, self.spread)
 
     def forward(self, batch: Batch) -> Tensor:
         """Raw parameters of the head, `[batch, targets, queries, params]`, in scaled units."""
         times, values = batch.past_times[:, : self.targets], batch.past_values[:, : self.targets]
         line = self.linear(times, values, batch.past_mask[:, : self.targets], batch.future_times)
-        spread = torch.einsum("bqf,tpf->btqp", self.features(batch.future_times), self.spread)
-        return torch.cat([line.unsqueeze(-1), spread], dim=-1)
+        return torch.cat([line.unsqueeze(-1), self.spread(batch.future_times)], dim=-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ Anchor = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 _LOGIT_GAIN = 10.0  # lets a few hundred steps of Adam choose between anchors
 _MAX_PERIODS = 3
 _START_STEPS = 60  # of L-BFGS, for the mixture alone
-_START_RIDGE = 1e-3  # keeps anchors that hardly matter near where they start
+_START_RIDGE = 1e-3  # keeps anchors that hardly matter near where they start, and spreads near each other
 _LEVEL_GAPS = 4.0  # median gaps in which the memory of the present level fades
 
 
@@ -74,6 +75,30 @@ class TimeFeatures(nn.Module):
         waves = torch.pi * share.unsqueeze(-1) * torch.arange(1, 5, device=at.device, dtype=at.dtype)
         plain = torch.stack([torch.ones_like(at), share, steps, (at <= 0).to(at)], dim=-1)
         return torch.cat([plain, waves.cos(), waves.sin()], dim=-1)
+
+
+class Spread(nn.Module):
+    """Raw parameters of a head's spread, by target and elapsed time: what is near is surer than what is far.
+
+    Args:
+        spec: Task.
+        num_params: Raw parameters of a forecast besides its location.
+    """
+
+    def __init__(self, spec: TaskSpec, num_params: int) -> None:
+        super().__init__()
+        self.features = TimeFeatures(spec)
+        self.weight = nn.Parameter(torch.zeros(spec.num_targets, num_params, TimeFeatures.num_features))
+        self.register_load_state_dict_pre_hook(_read_earlier)
+
+    def forward(self, at: Tensor) -> Tensor:
+        """Raw parameters `[batch, targets, queries, num_params]` at the times `at` `[batch, queries]`."""
+        return torch.einsum("bqf,tpf->btqp", self.features(at), self.weight)
+
+
+def _read_earlier(spread: Spread, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Let files of models that had no spread of their own be read as if it were 0."""
+    state.setdefault(f"{prefix}weight", torch.zeros_like(spread.weight))
 
 
 class LinearPath(nn.Module):
@@ -131,45 +156,42 @@ class LinearPath(nn.Module):
         logits = _LOGIT_GAIN * torch.einsum("bqf,taf->btqa", features, self.mixture)
         return (logits if gate is None else logits + gate).softmax(dim=-1)
 
-    def start(self, batches: Sequence[Batch], head: Head) -> Tensor:
-        """Fit the path to windows with known truths, before anything else is trained.
+    def start(self, batches: Sequence[Batch], head: Head, spread: Spread) -> None:
+        """Fit the path and the spread to windows with known truths, before anything else is trained.
 
         What the anchors say does not change in training, so their mixture and one spread around it are a
         small smooth problem, solved here on the first batch; then the kernel is a ridge regression of what
-        they leave, on all batches. Stochastic steps would take hundreds to get there, and meanwhile the rest
-        of a network would learn to mend what the path lacks.
+        they leave, on all batches, and the spread by elapsed time is fitted to what remains. Stochastic steps
+        would take hundreds to get there, and meanwhile the rest of a network would learn to mend what the
+        path lacks.
 
         Args:
             batches: Windows with truths.
             head: The head that turns location and spread into a loss.
-
-        Returns:
-            Raw parameters of the spread, `[params - 1]`.
+            spread: The spread to fit.
         """
         with torch.no_grad():
             features = [self.features(batch.future_times) for batch in batches]
             said = [self._candidates(*self._past(batch), batch.future_times) for batch in batches]
-        spread = said[0].new_zeros(head.num_params - 1, requires_grad=True)
+        constant = said[0].new_zeros(head.num_params - 1, requires_grad=True)
         begin = self.mixture.detach().clone()
 
         def mixed(i: int = 0) -> Tensor:
             return (self._weights(features[i]) * said[i]).sum(dim=-1)
 
-        def held_back(loss: Tensor) -> Tensor:
-            return loss + _START_RIDGE * (self.mixture - begin).square().sum()
+        def objective() -> Tensor:
+            far = (self.mixture - begin).square().sum()
+            return _loss(head, mixed(), constant, batches[0]) + _START_RIDGE * far
 
-        settled = _minimise(
-            [self.mixture, spread], lambda: held_back(_loss(head, mixed(), spread, batches[0]))
-        )
-        if not settled:
-            return spread.detach()
+        if not _minimise([self.mixture, constant], objective):
+            return
         with torch.no_grad():
             cutoffs = torch.cat([batch.cutoff for batch in batches]) / self.time_unit
             self.kernel.solve((self._rows(batch, mixed(i)) for i, batch in enumerate(batches)), cutoffs)
             first = batches[0]
             line = mixed() + self.kernel.answer(self.kernel.path(*self._past(first)), first.future_times)
-        _minimise([spread], lambda: _loss(head, line, spread, first))
-        return spread.detach()
+            spread.weight[..., 0] = constant  # the first feature is constant
+        _fit_spread(spread, head, line, first)
 
     def _past(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Times, values and mask of the targets."""
@@ -186,10 +208,20 @@ class LinearPath(nn.Module):
 
 
 def _loss(head: Head, line: Tensor, spread: Tensor, batch: Batch) -> Tensor:
-    """Mean loss of a location with one spread for all."""
+    """Mean loss of a location with a spread, one for all or one for each query."""
     params = torch.cat([line.unsqueeze(-1), spread.expand(*line.shape, -1)], dim=-1)
     observed = batch.future_observed & batch.future_mask[:, None]
     return masked_mean(head.loss(params, batch.future_values), observed)
+
+
+def _fit_spread(spread: Spread, head: Head, line: Tensor, batch: Batch) -> None:
+    """Fit the spread around a location, held back from whatever is not the same for all queries."""
+
+    def objective() -> Tensor:
+        varying = spread.weight[..., 1:].square().sum()
+        return _loss(head, line, spread(batch.future_times), batch) + _START_RIDGE * varying
+
+    _minimise([spread.weight], objective)
 
 
 def _minimise(parameters: list[Tensor], objective: Callable[[], Tensor]) -> bool:

@@ -181,6 +181,7 @@ def test_swapping_channels_with_their_identity_swaps_the_forecasts():
             network.identity.channel.weight,
             network.linear.mixture,
             network.effect.weight,
+            network.spread.weight,
         ):
             parameter.copy_(parameter[order].clone())
     assert_same(network(swapped), params[:, order])
@@ -253,3 +254,11 @@ def test_mixed_precision_is_near_and_leaves_times_and_linear_path_alone(name, ne
     with torch.autocast("cpu", torch.bfloat16):
         location = fresh(batch)[..., 0]
     assert torch.equal(location, fresh(batch)[..., 0])
+
+
+def test_a_file_without_a_spread_of_its_own_is_read_as_if_it_were_0():
+    network = build("continuous_transformer")
+    state = network.state_dict()
+    del state["spread.weight"]
+    network.load_state_dict(state)
+    assert not network.spread.weight.any()
