@@ -64,9 +64,10 @@ def test_error_is_at_most_one_and_a_half_times_that_of_stock_attention(kernels, 
     theirs = errors(stock(*[x.to(dtype) for x in inputs], case), stock(*[x.double() for x in inputs], case))
     for part, error in theirs.items():
         assert found[part] <= 1.5 * error + 1e-6, f"{part}: {found[part]:.2e}, stock attention {error:.2e}"
-    # Stock attention has no gaps. Their gradients hang on `dO·v - dO·out` more than those of the keys do.
-    unavoidable = errors_of_rounding_the_output(case, exact, dtype, "cuda")
-    assert found["dgaps"] <= 1.5 * (theirs["dk"] + unavoidable["dgaps"]) + 1e-6
+    # Stock attention has no gaps. Their gradients hang on `dO·v - dO·out` more than those of the keys do, and
+    # the output is rounded twice: its weights before they meet the values, and itself.
+    unavoidable = 2 * errors_of_rounding_the_output(case, exact, dtype, "cuda")["dgaps"]
+    assert found["dgaps"] <= 1.5 * (theirs["dk"] + unavoidable) + 1e-6
 
 
 def test_tf32_is_used_only_when_asked_for(kernels):

@@ -221,3 +221,20 @@ def test_it_says_what_it_cannot_run_and_what_can(kernels, monkeypatch):
     assert "bfloat16" in kernels.why_not(*[x.bfloat16()] * 3)
     monkeypatch.setattr(kernels, "interpreted", lambda: False)
     assert 'on a GPU, but `q` is on cpu; `backend="cpu"` runs there' in kernels.why_not(x, x, x)
+
+
+@pytest.mark.parametrize("with_times", [True, False])
+def test_it_is_traced_into_one_graph(kernels, with_times):
+    case = problem("causal", queries=20, knots=20, heads=1)
+    tensors = [x.clone().requires_grad_() for x in case[:3]]
+    times = case.gaps.cumsum(-1) if with_times else None
+
+    def attend(q, k, v):
+        return continuous_attention(q, k, v, times, is_causal=True, backend="triton")
+
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    found = [
+        (out := f(*tensors), *torch.autograd.grad(out.square().sum(), tensors)) for f in (attend, compiled)
+    ]
+    for eager, graph in zip(*found, strict=True):
+        torch.testing.assert_close(eager, graph, rtol=1e-6, atol=1e-6)
