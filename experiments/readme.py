@@ -20,6 +20,8 @@ from experiments.benchmarks import report
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
 _LENGTHS = (2048, 8192)
+_PASSES = ("forward", "backward")
+_RATIOS = ("ratio_to_flash", "ratio_to_cudnn")
 
 
 def kernels() -> str:
@@ -27,26 +29,24 @@ def kernels() -> str:
     found = _rows("kernels")
     if found is None:
         return _nothing("python -m experiments.kernels.gpu", "on a machine with a GPU")
-    shape = ["head_dim", "causal", "pass", "keys", "dtype"]
+    shape = ["head_dim", "causal", "keys"]
     ours = found[(found["backend"] == "triton") & found["keys"].isin(_LENGTHS)]
-    ours = ours[ours["pass"].isin(["forward", "backward"])].drop_duplicates(shape, keep="last")
-    ours = ours.sort_values(["head_dim", "causal", "pass", "keys"], ascending=[True, False, False, True])
+    ours = ours[ours["pass"].isin(_PASSES)].drop_duplicates([*shape, "pass", "dtype"], keep="last")
+    wide = ours.pivot(index=shape, columns="pass", values=["ms", *_RATIOS])
     lines = [
         [
-            f"{row.head_dim} {'causal' if row.causal else 'full'}",
-            str(row.direction),
-            f"{row.length:,}",
-            f"{row.ms:.2f}",
-            f"{row.ratio_to_flash:.2f}",
-            f"{row.ratio_to_cudnn:.2f}",
-            f"{row.error:.1e}",
+            f"{width} {'causal' if causal else 'full'}",
+            f"{keys:,}",
+            *(f"{row[value, name]:.2f}" for name in _PASSES for value in ("ms", *_RATIOS)),
         ]
-        for row in ours.rename(columns={"keys": "length", "pass": "direction"}).itertuples(index=False)
+        for (width, causal, keys), row in wide.sort_index(ascending=[True, False, True]).iterrows()
     ]
-    head = ["head width", "pass", "length", "ms", "× flash", "× cuDNN", "error"]
-    device = ", ".join(ours["device"].unique())
+    head = ["head width", "length"]
+    head += [f"{name}{what}" for name in _PASSES for what in (", ms", " × flash", " × cuDNN")]
+    named = (", ".join(ours[column].unique()) for column in ("device", "dtype"))
     return (
-        f"{_markdown(head, lines)}\n\n{device}, {', '.join(ours['dtype'].unique())}; above 1 ours is faster."
+        f"{_markdown(head, lines)}\n\n{', '.join(named)}; above 1 ours is faster. Largest relative error "
+        f"{ours['error'].max():.1e}."
     )
 
 

@@ -10,11 +10,10 @@ import sys
 import tomllib
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 
 import ctsattn
+from ctsattn.cli import main
 from ctsattn.forecasting import Training
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,20 +70,38 @@ def test_tables_of_the_readme_are_what_the_committed_rows_say():
     assert render(readme()) == readme(), "run `make tables` and commit README.md"
 
 
-def test_python_in_the_readme_runs(tmp_path, monkeypatch):
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", readme(), re.DOTALL)
+
+
+@pytest.fixture
+def wells(tmp_path, monkeypatch):
+    """An empty folder in which the ten lines of the README have run, with a short training."""
     monkeypatch.chdir(tmp_path)
-    days = pd.to_datetime(np.cumsum(np.tile([1, 2, 4, 1, 3], 30)), unit="D", origin="2024-01-01")
-    pd.DataFrame({"unique_id": "a", "ds": days, "y": np.sin(np.arange(150) / 9)}).to_csv(
-        "wells.csv", index=False
-    )
-    blocks = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
-    assert len(blocks) == 2
-    for block in blocks:
-        quick = block.replace('horizon="30D").fit', 'horizon="30D", training=QUICK, verbose=False).fit')
-        names = {"QUICK": Training(max_steps=2)}
-        exec(compile(quick, "README.md", "exec"), names)
-    assert len(names["out"].shape) == 4
+    ten_lines, operator = blocks("python")
+    assert len(ten_lines.strip().splitlines()) <= 11
+    quick = ten_lines.replace('horizon="90D").fit', 'horizon="90D", training=QUICK, verbose=False).fit')
+    names = {"QUICK": Training(max_steps=2)}
+    for block in (quick, operator):
+        exec(compile(block, "README.md", "exec"), names)
+    return names
+
+
+def test_python_in_the_readme_runs(wells, tmp_path):
+    assert len(wells["out"].shape) == 4 and len(wells["forecast"]) == 2
     assert (tmp_path / "wells.png").exists() and (tmp_path / "wells.ctsattn").exists()
+
+
+def test_the_shell_lines_of_the_readme_run_on_the_file_of_its_python(wells, tmp_path, capsys):
+    lines = [line.split("#")[0].split() for block in blocks("sh") for line in block.splitlines()]
+    commands = [words[1:] for words in lines if words[:1] == ["ctsattn"]]
+    assert [words[0] for words in commands] == ["describe", "fit", "predict", "plot", "benchmark"]
+    for words in commands:
+        quick = ("--max-steps", "2", "--quiet") if words[0] in ("fit", "benchmark") else ()
+        with pytest.raises(SystemExit) as left:
+            main([*words, *quick])
+        assert not left.value.code, capsys.readouterr().err
+    assert (tmp_path / "forecast.csv").exists()
 
 
 def test_links_of_the_readme_lead_to_files():
