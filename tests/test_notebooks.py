@@ -15,6 +15,7 @@ SMALL = {
     "SHOPS": "SHOPS = 5",
     "LENGTHS": "LENGTHS = (32, 64)",
     "REPEATS": "REPEATS = 2",
+    "DRAWS": "DRAWS = 50",
 }
 A_PATH_OF_SOME_MACHINE = re.compile(r"(/(home|root|tmp|work|Users|usr|opt|var)/[\w.-]+|[A-Z]:\\\\)")
 
