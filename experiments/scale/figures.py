@@ -52,9 +52,9 @@ def long_context(table: pd.DataFrame, path: Path) -> None:
 def main() -> None:
     """Draw each figure whose rows are there."""
     for name, draw in (("kills", kills), ("long_context", long_context)):
-        table = RESULTS / f"{name}.csv"
-        if table.exists():
-            draw(pd.read_csv(table), RESULTS / f"{name}.png")
+        tables = [pd.read_csv(path) for path in sorted(RESULTS.glob(f"{name}*.csv"))]
+        if tables:
+            draw(pd.concat(tables, ignore_index=True), RESULTS / f"{name}.png")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Kill the process at random moments of fit, save, predict-to-disk and download; see that nothing is lost.
 
-    for seed in 0 1 2; do python -m experiments.scale.kills --kills 17 --seed $seed --results kills_$seed; done
+    for n in 0 1 2; do python -m experiments.scale.kills --kills 17 --seed $n --results kills_$n; done
 
 For each kill a process does the work until `kill -9` hits it, after a random part of the time that the work
 takes. Then every file that a reader could find is read, and the work is done again, without a kill: its
-result must be that of a process that was never killed, to the bit.
+result must be that of a process that was never killed, to the bit. Use a checkout that nobody changes
+meanwhile.
 """
 
 from __future__ import annotations
