@@ -18,7 +18,6 @@ was written, less the threads of the measurement: above 0, others shared the cor
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import platform
@@ -28,56 +27,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ctsattn.ops.continuous import continuous_attention, reference
+from experiments.kernels.comparison import (
+    COLUMNS,
+    Attend,
+    Inputs,
+    Shape,
+    core_arguments,
+    make_inputs,
+    truth_of_first_head,
+    written,
+)
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "cpu.csv"
-COLUMNS = (
-    *(
-        "backend",
-        "pass",
-        "dtype",
-        "batch",
-        "heads",
-        "queries",
-        "keys",
-        "head_dim",
-        "causal",
-        "ms",
-        "tflops",
-        "peak_mib",
-    ),
-    *("error", "ratio_to_flash", "ratio_to_cudnn", "ratio_to_sdpa"),
-    *("threads", "calls", "load", "commit", "torch", "triton", "numba", "device"),
-)
+CPU_COLUMNS = (*COLUMNS, "threads", "calls", "load", "commit", "torch", "triton", "numba", "device")
 NAIVE_UP_TO = 512  # with its gradients it needs 0.8 GiB at batch 4, 4 heads and length 336, so 28 at 2048
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-class Shape(NamedTuple):
-    """Sizes of one comparison; as many queries as keys."""
-
-    batch: int
-    heads: int
-    length: int
-    head_dim: int
-    causal: bool
-
-
-class Inputs(NamedTuple):
-    """Tensors of a shape: `[batch, heads, length, head_dim]`, and real times `[batch, length]`."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    grad: Tensor
-    times: Tensor
 
 
 def shapes() -> Iterator[Shape]:
@@ -86,24 +56,6 @@ def shapes() -> Iterator[Shape]:
         for length in (64, 96, 336, 1024, 2048, 8192):
             yield Shape(4, 4, length, 32, causal)
         yield Shape(4, 8, 512, 64, causal)
-
-
-def make_inputs(shape: Shape) -> Inputs:
-    """Random tensors, and times with exponential gaps."""
-    generator = torch.Generator().manual_seed(shape.length)
-    size = (shape.batch, shape.heads, shape.length, shape.head_dim)
-    draws = [torch.randn(size, generator=generator) for _ in range(4)]
-    gaps = torch.empty(shape.batch, shape.length).exponential_(generator=generator)
-    q, k, v = (x.requires_grad_() for x in draws[:3])
-    return Inputs(q, k, v, draws[3], gaps.cumsum(-1, dtype=torch.float64))
-
-
-def core_arguments(shape: Shape, times: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Gaps, first and last knots, and scale of the canonical problem."""
-    gaps = torch.nn.functional.pad(times.diff(dim=-1), (1, 0)).float()
-    place = torch.arange(shape.length, dtype=torch.int32)
-    last = (place if shape.causal else torch.full_like(place, shape.length - 1)).expand(shape.batch, -1)
-    return gaps, torch.zeros_like(last), last.contiguous(), shape.head_dim**-0.5
 
 
 def attends(shape: Shape, times: Tensor) -> dict[str, Attend]:
@@ -143,14 +95,9 @@ def relative_errors(name: str, attend: Attend, shape: Shape, inputs: Inputs) -> 
     (dq,) = torch.autograd.grad(out, inputs.q, inputs.grad)
     q, k, v, grad = (x.detach()[:1, :1].double() for x in inputs[:4])
     q = q[:, :, few].requires_grad_()
-    gaps, first, last, scale = core_arguments(shape, inputs.times)
-    if name == "sdpa":
-        key = torch.arange(shape.length)
-        truth = scaled_dot_product_attention(q, k, v, (key <= last[:1, few, None])[:, None])
-    else:
-        truth, _ = reference.core(q, k, v, gaps[:1].double(), first[:1, few], last[:1, few], scale)
+    truth, has_pieces = truth_of_first_head(shape, q, k, v, inputs.times, few, name == "sdpa")
     (true_dq,) = torch.autograd.grad(truth, q, grad[:, :, few])
-    seen = (last[0, few] > 0)[:, None]  # the first query of a causal row has nothing to integrate
+    seen = has_pieces[0, :, None]  # the first query of a causal row has nothing to integrate
 
     def error(actual: Tensor, expected: Tensor) -> float:
         difference = ((actual.detach()[:1, :1, few].double() - expected) * seen).abs().max()
@@ -186,16 +133,11 @@ def measure_shape(shape: Shape, threads: int, seconds: float = 4.0) -> list[dict
     compared = attends(shape, inputs.times)
     errors = {name: relative_errors(name, attend, shape, inputs) for name, attend in compared.items()}
     peaks = {name: peak_in_own_process(name, shape, threads) for name in compared}
-    flops = 4 * shape.batch * shape.heads * shape.length**2 * shape.head_dim * (0.5 if shape.causal else 1.0)
-    for step, factor in (("forward", 1.0), ("forward+backward", 3.5)):
+    for step in ("forward", "forward+backward"):
         taken = measured(compared, inputs, step, seconds)
         medians = {name: statistics.median(times) for name, times in taken.items()}
         for name, ms in medians.items():
-            sizes = shape._asdict() | {"queries": shape.length, "keys": shape.length}
-            del sizes["length"]
             found = {
-                "ms": ms,
-                "tflops": factor * flops / ms / 1e9,
                 "peak_mib": peaks[name],
                 "error": errors[name][step],
                 "ratio_to_sdpa": medians["sdpa"] / ms,
@@ -203,7 +145,7 @@ def measure_shape(shape: Shape, threads: int, seconds: float = 4.0) -> list[dict
                 "calls": len(taken[name]),
                 "load": max(0.0, os.getloadavg()[0] - threads),
             }
-            rows.append({"backend": name, "pass": step, "dtype": "float32"} | sizes | found)
+            rows.append(shape.row(name, step, "float32", ms) | found)
     return rows
 
 
@@ -247,18 +189,9 @@ def measure_all(path: Path, threads: int) -> None:
         "device": processor(),
         "commit": commit(),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if new:
-            writer.writeheader()
+    with written(path, CPU_COLUMNS, about, "a") as write:
         for shape in shapes():
-            for row in measure_shape(shape, threads):
-                writer.writerow(
-                    {key: f"{x:.4g}" if isinstance(x, float) else x for key, x in row.items()} | about
-                )
-            file.flush()
+            write(measure_shape(shape, threads))
 
 
 def commit() -> str:

@@ -11,76 +11,36 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from ctsattn.ops.continuous import continuous_attention, reference
+from ctsattn.ops.continuous import continuous_attention
+from experiments.kernels.comparison import (
+    COLUMNS,
+    WORK,
+    Attend,
+    Inputs,
+    Shape,
+    make_inputs,
+    truth_of_first_head,
+    written,
+)
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "gpu.csv"
-COLUMNS = (
-    *(
-        "backend",
-        "pass",
-        "dtype",
-        "batch",
-        "heads",
-        "queries",
-        "keys",
-        "head_dim",
-        "causal",
-        "ms",
-        "tflops",
-        "peak_mib",
-    ),
-    *(
-        "error",
-        "ratio_to_flash",
-        "ratio_to_cudnn",
-        "ratio_to_sdpa",
-        "timing",
-        "commit",
-        "torch",
-        "triton",
-        "device",
-    ),
-)
+GPU_COLUMNS = (*COLUMNS, "timing", "commit", "torch", "triton", "device")
 STOCK = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-PASSES = ("forward", "backward", "forward+backward")
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-class Shape(NamedTuple):
-    """Sizes of one comparison; as many queries as keys."""
-
-    batch: int
-    heads: int
-    length: int
-    head_dim: int
-    causal: bool
-
-
-class Inputs(NamedTuple):
-    """Tensors of a shape: `[batch, heads, length, head_dim]`, and real times `[batch, length]`."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    grad: Tensor
-    times: Tensor
 
 
 def shapes() -> Iterator[Shape]:
@@ -97,23 +57,9 @@ def shapes() -> Iterator[Shape]:
                     yield Shape(max(16384 // length, 1), 2048 // head_dim, length, head_dim, causal)
 
 
-def make_inputs(shape: Shape, dtype: torch.dtype = torch.bfloat16) -> Inputs:
-    """Random tensors, and times with exponential gaps."""
-    generator = torch.Generator("cuda").manual_seed(shape.length)
-    size = (shape.batch, shape.heads, shape.length, shape.head_dim)
-    draws = [torch.randn(size, generator=generator, device="cuda", dtype=dtype) for _ in range(4)]
-    gaps = torch.empty(shape.batch, shape.length, device="cuda").exponential_(generator=generator)
-    q, k, v = (x.requires_grad_() for x in draws[:3])
-    return Inputs(q, k, v, draws[3], gaps.cumsum(-1, dtype=torch.float64))
-
-
-def core_arguments(shape: Shape, times: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Gaps, first and last knots, and scale of the canonical problem."""
-    gaps = torch.nn.functional.pad(times.diff(dim=-1), (1, 0))
-    gaps = (gaps / gaps.amax(dim=-1, keepdim=True)).float()
-    place = torch.arange(shape.length, dtype=torch.int32, device=times.device)
-    last = (place if shape.causal else torch.full_like(place, shape.length - 1)).expand(shape.batch, -1)
-    return gaps, torch.zeros_like(last), last.contiguous(), shape.head_dim**-0.5
+def gpu_inputs(shape: Shape) -> Inputs:
+    """Random tensors in bfloat16, and times."""
+    return make_inputs(shape, "cuda", torch.bfloat16)
 
 
 def attends(shape: Shape, times: Tensor) -> dict[str, Attend]:
@@ -141,13 +87,8 @@ def relative_error(name: str, attend: Attend, shape: Shape, inputs: Inputs) -> f
     few = slice(max(shape.length - 128, 0), None)
     out = attend(*inputs[:3]).detach()[:1, :1, few].double()
     q, k, v = (x.detach()[:1, :1].double() for x in inputs[:3])
-    gaps, first, last, scale = core_arguments(shape, inputs.times)
-    if name in STOCK:
-        key = torch.arange(shape.length, device=q.device)
-        truth = scaled_dot_product_attention(q[:, :, few], k, v, (key <= last[:1, few, None])[:, None])
-    else:
-        truth, _ = reference.core(q[:, :, few], k, v, gaps[:1].double(), first[:1, few], last[:1, few], scale)
-        truth = torch.where((last[:1, few] > 0)[:, None, :, None], truth, out)
+    truth, seen = truth_of_first_head(shape, q[:, :, few], k, v, inputs.times, few, name in STOCK)
+    truth = torch.where(seen[:, None, :, None], truth, out)
     return ((out - truth).norm() / truth.norm()).item()
 
 
@@ -160,7 +101,7 @@ def check() -> None:
     for head_dim in (64, 128):
         for causal in (True, False):
             shape = Shape(2, 4, 777, head_dim, causal)
-            inputs = make_inputs(shape)
+            inputs = gpu_inputs(shape)
             found = {}
             for name in ("triton", "flash"):
                 out = attends(shape, inputs.times)[name](*inputs[:3])
@@ -213,22 +154,18 @@ def peak_mib(attend: Attend, inputs: Inputs) -> float:
 
 def measure_shape(shape: Shape, skipped: tuple[str, ...]) -> list[dict[str, object]]:
     """One row for each backend and pass."""
-    inputs = make_inputs(shape)
+    inputs = gpu_inputs(shape)
     short = shape.length <= 512
-    flops = 4 * shape.batch * shape.heads * shape.length**2 * shape.head_dim * (0.5 if shape.causal else 1.0)
     rows = []
     for name, attend in attends(shape, inputs.times).items():
         if name in skipped:
             continue
         try:
             error, peak = relative_error(name, attend, shape, inputs), peak_mib(attend, inputs)
-            for step, factor in zip(PASSES, (1.0, 2.5, 3.5), strict=True):
+            for step in WORK:
                 ms, timing = measure(step, attend, inputs, short)
-                row = {"backend": name, "pass": step, "dtype": "bfloat16", "ms": ms, "timing": timing}
-                row |= {"batch": shape.batch, "heads": shape.heads, "queries": shape.length}
-                row |= {"keys": shape.length, "head_dim": shape.head_dim, "causal": shape.causal}
-                row |= {"tflops": factor * flops / ms / 1e9, "peak_mib": peak, "error": error}
-                rows.append(row)
+                found = {"timing": timing, "peak_mib": peak, "error": error}
+                rows.append(shape.row(name, step, "bfloat16", ms) | found)
         except RuntimeError as reason:  # a stock backend that lacks the case, or too little memory
             first_line = (str(reason) or repr(reason)).splitlines()[0]
             sys.stderr.write(f"{name} does not run {shape}: {first_line}\n")
@@ -269,22 +206,16 @@ def measure_all(path: Path, skipped: tuple[str, ...]) -> None:
         "triton": triton.__version__,
     }
     about["device"] = torch.cuda.get_device_name()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
+    with written(path, GPU_COLUMNS, about, "w") as write:
         for shape in shapes():
-            for row in measure_shape(shape, skipped):
-                rounded = {key: f"{x:.4g}" if isinstance(x, float) else x for key, x in row.items()}
-                writer.writerow(rounded | about)
-            file.flush()
+            write(measure_shape(shape, skipped))
             torch.cuda.empty_cache()
 
 
 def measure_longest(length: int = 262144) -> str:
     """One pass forward and backward over a very long row."""
     shape = Shape(1, 2, length, 64, True)
-    inputs = make_inputs(shape)
+    inputs = gpu_inputs(shape)
     lines = []
     for name in ("triton", "flash"):
         attend = attends(shape, inputs.times)[name]
@@ -335,7 +266,8 @@ def table(source: Path) -> str:
     rows = pd.read_csv(source)
     rows = rows[rows.backend == "triton"]
     lines = [
-        "| width | mask | rows × heads × length | pass | ms | TFLOP/s | of flash | of cuDNN | error | commit |",
+        "| width | mask | rows × heads × length | pass | ms | TFLOP/s | of flash | of cuDNN | error | commit "
+        "|",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows.sort_values(
