@@ -51,8 +51,11 @@ def long_context(table: pd.DataFrame, path: Path) -> None:
 
 def main() -> None:
     """Draw each figure whose rows are there."""
-    for name, draw in (("kills", kills), ("long_context", long_context)):
-        tables = [pd.read_csv(path) for path in sorted(RESULTS.glob(f"{name}*.csv"))]
+    for name, pattern, draw in (
+        ("kills", "kills_[0-9].csv", kills),
+        ("long_context", "long_context.csv", long_context),
+    ):
+        tables = [pd.read_csv(path) for path in sorted(RESULTS.glob(pattern))]
         if tables:
             draw(pd.concat(tables, ignore_index=True), RESULTS / f"{name}.png")
 
