@@ -30,7 +30,7 @@ def kills(table: pd.DataFrame, path: Path) -> None:
     axes.set(xlabel="seconds of work before kill -9", xscale="log", ylim=(-0.6, len(phases) - 0.4))
     lost = int((table["same_result"] == 0).sum())
     axes.set_title(f"{len(table)} kills, {int(table['hit'].sum())} in the midst of work, {lost} lost")
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower left")
     figure.savefig(path, dpi=120)
 
 
