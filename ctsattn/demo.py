@@ -158,5 +158,6 @@ def run(picture: str | os.PathLike[str], seed: int = 0, *, verbose: bool = True)
     shown = table.to_string(float_format=lambda x: f"{x:.3f}")
     return (
         f"Weekly CO2: {len(future)} dates of the last three years, forecast from {len(history)} earlier "
-        f"weeks with real gaps.\n\n{shown}\n\nPicture: {os.fspath(picture)}"
+        f"weeks with real gaps.\n\n{shown}\n\nAll dates are forecast from one cutoff, so their errors go "
+        f"together, and a coverage far from {_LEVEL} % may be chance.\nPicture: {os.fspath(picture)}"
     )
