@@ -30,6 +30,9 @@ _PREDICT = "forecasting/test_behaviours_predict.py"
 _EVALUATE = "forecasting/test_behaviours_evaluate.py"
 _KEEP = "forecasting/test_behaviours_keep.py"
 _REPORTS = "forecasting/test_reports.py"
+_DEVICES = "forecasting/test_devices.py"
+_STREAMS = "forecasting/test_streams.py"
+_COMMANDS = "cli/test_commands.py"
 
 _ELAPSED = "elapsed = times - np.repeat(cutoff, counts)"
 _RANKS = "elapsed = 3_600_000_000 * np.arange(len(times))"
@@ -141,6 +144,13 @@ TABLE = [
         f"{_FIT} -k test_17",
     ),
     Mutation(
+        "17",
+        "models/naive.py",
+        "torch.maximum(self._spread(*path, at), least)",
+        "self._spread(*path, at).clamp(min=_MIN_SPREAD)",
+        f"{_FIT} -k test_17_a_naive_band",
+    ),
+    Mutation(
         "18",
         "data/collate.py",
         "scaled = np.clip((values - loc[..., None]) / scale[..., None],",
@@ -216,8 +226,8 @@ TABLE = [
     Mutation(
         "27",
         "forecasting/frames.py",
-        "(queries.ticks <= store.last_target[queries.series])\n    for",
-        "False\n    for",
+        "(queries.ticks <= store.last_target[queries.series])",
+        "False",
         f"{_PREDICT} -k test_27_times",
     ),
     Mutation(
@@ -354,11 +364,50 @@ TABLE = [
         f"{_KEEP} -k test_40_files",
     ),
     Mutation(
+        "41",
+        "forecasting/devices.py",
+        "yield from (done[i % len(devices)][i // len(devices)] for i in range(len(jobs)))",
+        "yield from (result for share in done for result in share)",
+        f"{_DEVICES} -k test_two_devices",
+    ),
+    Mutation(
+        "41", "forecasting/devices.py", "jobs[rank::world]", "jobs", f"{_DEVICES} -k test_two_processes"
+    ),
+    Mutation(
+        "42",
+        "data/stream.py",
+        "return joined(first), chain(first, source)",
+        "return joined([*first, *source]), None",
+        f"{_STREAMS} -k test_a_parquet_folder",
+    ),
+    Mutation(
+        "42",
+        "forecasting/parts.py",
+        "ranges_of(store.rows_of_series, PART_ROWS)",
+        "[(0, store.num_series)]",
+        f"{_STREAMS} -k test_a_forecast_is_written",
+    ),
+    Mutation(
         "43",
         "plotting/forecast.py",
         "panel.ax.fill_between(",
         "(lambda *a, **k: None)(",
         f"{_EVALUATE} -k test_43",
+    ),
+    Mutation("44", "cli/__init__.py", "sys.exit(2)", "sys.exit(1)", f"{_COMMANDS} -k test_bad_data"),
+    Mutation(
+        "44",
+        "cli/__init__.py",
+        '" ".join(str(error).split()) or',
+        "str(error) or",
+        f"{_COMMANDS} -k 'test_bad_data'",
+    ),
+    Mutation(
+        "44",
+        "cli/app.py",
+        "- `ctsattn datasets sines -o data.csv`",
+        "- `ctsattn datasets sinus -o data.csv`",
+        f"{_COMMANDS} -k test_the_run_that_help_shows",
     ),
     Mutation(
         "45",

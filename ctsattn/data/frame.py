@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from ctsattn.data.clock import Clock, Ticks
 from ctsattn.data.dialects import columns_of, recognise
 from ctsattn.data.errors import examples
-from ctsattn.data.schema import Columns
+from ctsattn.data.schema import Columns, DataWarning
 from ctsattn.data.tables import Library, Table, write_table
 from ctsattn.data.times import read_times
 
@@ -219,6 +220,7 @@ def read_rows(df: Any, source: Source) -> Rows | None:
     if not len(table[found.time]):  # whatever the dtypes of its empty columns
         return Rows(np.zeros(0, np.int64), np.zeros(0, np.int64), _rest(table, found))
     ticks, clock = read_times(table[found.time], found.time)
+    _tell_of_zone(source.clock, clock, found.time)
     ticks = source.clock.convert(ticks, clock, found.time)
     if found.id is None:
         return _for_every_series(ticks, _rest(table, found), len(source.ids))
@@ -234,6 +236,19 @@ def read_rows(df: Any, source: Source) -> Rows | None:
     return Rows(place[codes], ticks, _rest(table, found))
 
 
+def _tell_of_zone(history: Clock, other: Clock, name: Hashable) -> None:
+    """Warn when datetimes without a zone could mean the wall clock of the history's zone, or UTC."""
+    bare = other.kind == "datetime" and other.zone is None and other.dtype != "date"
+    if bare and history.zone not in (None, "UTC", "Etc/UTC", "+00:00"):
+        warnings.warn(
+            f"Times in column {name!r} have no zone, but those of the history do; they are read on the wall "
+            f"clock of {history.zone}. Say so, or what else they are: "
+            f"frame[{name!r}].dt.tz_localize({history.zone!r}).",
+            DataWarning,
+            stacklevel=3,
+        )
+
+
 def _for_every_series(ticks: Ticks, columns: Table, num_series: int) -> Rows:
     again = {n: pd.concat([c] * num_series, ignore_index=True) for n, c in columns.items()}
     return Rows(np.repeat(np.arange(num_series), len(ticks)), np.tile(ticks, num_series), again)
@@ -242,10 +257,11 @@ def _for_every_series(ticks: Ticks, columns: Table, num_series: int) -> Rows:
 def read_static(df: Any, source: Source) -> Table | None:
     """Read static covariates: one row for each id, in the order of the history's ids.
 
-    Ids without a row get missing values; rows of unknown ids are left out.
+    Ids without a row get missing values, with a warning; rows of unknown ids are left out.
 
     Raises:
-        ValueError: If an id has more than one row, or the id column is absent.
+        ValueError: If an id has more than one row, no row is of an id of the history, or no column of ids is
+            there.
     """
     if df is None:
         return None
@@ -269,7 +285,27 @@ def read_static(df: Any, source: Source) -> Table | None:
             f"one: static_df = static_df.drop_duplicates({identity!r}, keep='last')."
         )
     place = replace(source, ids=ids).positions(source.ids)
+    _tell_of_rowless(source, ids, place < 0)
     return {name: _pick(column, place) for name, column in rest.items()}
+
+
+def _tell_of_rowless(source: Source, ids: pd.Index, rowless: NDArray[np.bool_]) -> None:
+    """Warn of series that have no row of static covariates; refuse a frame that has one for no series."""
+    if not rowless.any():
+        return
+    absent = source.ids[rowless]
+    if rowless.all() and len(ids):
+        raise ValueError(
+            f"`static_df` has a row for no series: its ids are {examples(ids)} ({ids.dtype}), those of the "
+            f"history are {examples(absent)} ({absent.dtype}). Give the ids of the history, in one dtype: "
+            f"static_df[{source.columns.id!r}] = ...; or leave static_df out."
+        )
+    warnings.warn(
+        f"`static_df` has no row for {len(absent)} of {len(source.ids)} series, for example "
+        f"{examples(absent)}; their static covariates count as missing.",
+        DataWarning,
+        stacklevel=2,
+    )
 
 
 def _pick(column: pd.Series, place: NDArray[np.int64]) -> pd.Series:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +122,17 @@ SCALERS: dict[str, Scaler] = {
 }
 
 
+def law_share(count: Any) -> Any:
+    """Share of the law's scale that a window of `count` observations gets at least: 1 up to three, 0 from 16.
+
+    In between it falls with the square of the number.
+
+    Args:
+        count: Observations, a NumPy array or a tensor of any shape.
+    """
+    return (count < ENOUGH) * (FEW / count.clip(min=FEW)) ** 2
+
+
 def safe_scale(
     scale: NDArray[np.float64],
     loc: NDArray[np.float64],
@@ -145,8 +157,7 @@ def safe_scale(
         Positive finite scales.
     """
     scale = np.maximum(scale, OWN_FLOOR * own)
-    share = np.where(count < ENOUGH, np.minimum(FEW / np.maximum(count, 1), 1.0) ** 2, 0.0)
-    scale = np.maximum(scale, share * law)
+    scale = np.maximum(scale, law_share(count) * law)
     flat = ~(scale > ROUND_OFF * np.abs(loc)) | ~np.isfinite(scale)
     scale = np.where(flat, np.maximum(law, ROUND_OFF * np.abs(loc)), scale)
     return np.where(scale > 0, scale, 1.0)

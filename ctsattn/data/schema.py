@@ -48,6 +48,7 @@ class Columns:
     ) -> Columns:
         """Build from the arguments of `Forecaster`, where one target may be a bare name."""
         targets = tuple(target_col) if isinstance(target_col, (list, tuple)) else (target_col,)
+        _check_one(id_col=id_col, time_col=time_col)
         columns = Columns(
             id_col, time_col, targets, _names(static_cols), _names(past_cols), _names(future_cols)
         )
@@ -69,6 +70,16 @@ class Columns:
             )
         if not self.targets:
             raise ValueError("`target_col` names no column. Give one name, or a list of names.")
+
+
+def _check_one(**names: Any) -> None:
+    for argument, name in names.items():
+        if isinstance(name, (list, set, dict)):
+            raise TypeError(
+                f"`{argument}` names one column, but {name!r} was given. If several columns together say "
+                f"which series a row is of, join them: df['unique_id'] = "
+                f"df[[...]].astype(str).agg('/'.join, axis=1)."
+            )
 
 
 def _names(names: Sequence[Hashable]) -> tuple[Hashable, ...]:

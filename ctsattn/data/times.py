@@ -160,7 +160,7 @@ def _read_text(column: pd.Series, name: Hashable) -> tuple[Ticks, Clock]:
         raise ValueError(
             f"Time column {name!r} is text, and {len(refused)} distinct value(s) do not read as a date in "
             f"one way only, for example {examples(refused)}. {_ACCEPTED} Say what they mean: "
-            f"df[{name!r}] = pd.to_datetime(df[{name!r}], format='%d.%m.%Y')."
+            f"{_conversion(refused[0], name)}."
         )
     zones = {match["zone"] for match in matches if match is not None}
     if None in zones and len(zones) > 1:
@@ -178,6 +178,28 @@ def _read_text(column: pd.Series, name: Hashable) -> tuple[Ticks, Clock]:
         ) from error
     ticks, clock = _read_index(parsed, Clock("datetime", 1, parsed.unit, zone_name(parsed.tz)), name)
     return ticks[codes], clock
+
+
+def _conversion(text: str, name: Hashable) -> str:
+    """A line of code that may read a text: as a span if it is one, else by a format with its own marks."""
+    place = f"df[{name!r}]"
+    if not _is_span(text):
+        mark = re.match(r"\d{1,2}([./-])\d{1,2}\1(\d{4}|\d{2})", text.strip())
+        day = "%d.%m.%Y" if mark is None else mark[1].join(("%d", "%m", "%Y" if len(mark[2]) == 4 else "%y"))
+        clock = re.search(r"\d:\d\d(:\d\d)?", text)
+        time = "" if clock is None else " %H:%M" + (":%S" if clock[1] else "")
+        return f"{place} = pd.to_datetime({place}, format='{day}{time}')"
+    return f"{place} = pd.to_timedelta({place})"
+
+
+def _is_span(text: str) -> bool:
+    """Whether pandas reads a text as a span with a unit, such as '61h'."""
+    if not re.search("[A-Za-z]", text):
+        return False  # bare numbers, and dates with a clock
+    try:
+        return not pd.isna(pd.Timedelta(text))
+    except ValueError:
+        return False
 
 
 def zone_name(tz: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from ctsattn.data.frame import read_panel
 from ctsattn.forecasting import evaluation, frames
 from ctsattn.forecasting.answering import AnsweringEstimator
 from ctsattn.forecasting.backtest import CrossValidation
+from ctsattn.forecasting.training import TrainingWarning
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +81,7 @@ class Forecaster(AnsweringEstimator):
         """Forecast the past from earlier cutoffs.
 
         A copy is trained on what precedes the first cutoff, or before each one with `refit`; the estimator
-        itself does not change. No training row is later than its cutoff.
+        itself does not change. No training row is later than its cutoff. The copy is not calibrated.
 
         Args:
             df: Observations.
@@ -100,6 +102,14 @@ class Forecaster(AnsweringEstimator):
             `utilsforecast.evaluation.evaluate` takes it as it is.
         """
         self._options.check()
+        if self.__sklearn_is_fitted__() and self._fitted.calibration is not None:
+            warnings.warn(
+                "`cross_validation` trains a copy, and the calibration is no part of it: these bands are not "
+                "calibrated. To check calibrated ones, predict(df=history) of series that are new to it, and "
+                "compare with what followed.",
+                TrainingWarning,
+                stacklevel=2,
+            )
         names = frames.asked_quantiles(level, quantiles, self.quantiles)
         panel = read_panel(df, self._columns(), static_df=static_df, past_df=past_df, future_df=future_df)
         return CrossValidation(self, names, horizon, refit).run(

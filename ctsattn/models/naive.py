@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch, TaskSpec
+from ctsattn.data.scalers import law_share
 from ctsattn.models import anchors
 from ctsattn.models.linear_path import Anchor
 from ctsattn.models.path import interpolate
@@ -21,6 +22,9 @@ _PROBES = 32  # moments of the past at which the error of an anchor is measured
 
 class AnchorNetwork(nn.Module):
     """A closed-form forecast with a normal spread, the root mean square error it would have had in the past.
+
+    A past of few observations shows no error: one alone is a straight line. There the spread is at least the
+    share of the window's scale that `scalers.safe_scale` takes from the law of scales.
 
     Args:
         anchor: The forecast.
@@ -40,7 +44,8 @@ class AnchorNetwork(nn.Module):
         targets = self.spec.num_targets
         path = (batch.past_times[:, :targets], batch.past_values[:, :targets], batch.past_mask[:, :targets])
         at = batch.future_times.unsqueeze(1).expand(-1, targets, -1)
-        spread = self._spread(*path, at).clamp(min=_MIN_SPREAD)
+        least = law_share(path[2].sum(-1, keepdim=True).to(at)).clamp(min=_MIN_SPREAD)
+        spread = torch.maximum(self._spread(*path, at), least)
         # the head's scale is the softplus of its parameter
         raw = spread + torch.log(-torch.expm1(-spread))
         return torch.stack([self.anchor(*path, at), raw], dim=-1)

@@ -119,7 +119,15 @@ def test_static_numbers_are_standardised_and_missing_ones_are_the_mean():
     static = pd.DataFrame({"unique_id": ["b", "a", "zz"], "size": [30.0, 10.0, 20.0]})
     schema, store = read(PLAIN, static_df=static)
     assert store.static[:, 0].tolist() == [-1.0, 1.0]
-    assert reread(schema, PLAIN, static_df=static.iloc[:1]).static[0, 0] == 0.0
+    with pytest.warns(DataWarning, match=r"`static_df` has no row for 1 of 2 series, for example 'a'"):
+        assert reread(schema, PLAIN, static_df=static.iloc[:1]).static[0, 0] == 0.0
+
+
+@pytest.mark.parametrize("ids", [[1, 2], ["A", "B"], [1.5, np.nan]])
+def test_static_rows_that_are_of_no_series_are_refused_with_both_kinds_of_ids(ids):
+    static = pd.DataFrame({"unique_id": ids, "size": [30.0, 10.0]})
+    with pytest.raises(ValueError, match=r"a row for no series: its ids are .*history are 'a', 'b'"):
+        read(PLAIN, static_df=static)
 
 
 def test_static_rows_are_matched_by_id_and_must_be_one_each():

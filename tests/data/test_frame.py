@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctsattn.data.frame import read_panel, read_rows
-from ctsattn.data.schema import Columns
+from ctsattn.data.schema import Columns, DataWarning
 from tests.data.frames import COMMON, assert_same_observations, long_frames, observations, read
 
 PLAIN = pd.DataFrame(
@@ -368,5 +368,17 @@ def test_times_of_other_frames_are_put_on_the_clock_of_the_history():
     rows = read_rows(later, panel.source)
     assert rows.ticks.tolist() == [pd.Timestamp("2024-02-01").as_unit("ns").value]
     berlin = read_panel(PLAIN.assign(ds=PLAIN["ds"].dt.tz_localize("Europe/Berlin")), Columns())
-    (tick,) = read_rows(later, berlin.source).ticks
+    with pytest.warns(DataWarning, match=r"'ds' have no zone.*read on the wall clock of Europe/Berlin"):
+        (tick,) = read_rows(later, berlin.source).ticks
     assert pd.Timestamp(tick, unit="us") == pd.Timestamp("2024-01-31 23:00")
+    for zone in ("Europe/Berlin", "UTC"):
+        read_rows(later.assign(ds=later["ds"].dt.tz_localize(zone)), berlin.source)  # and no warning
+    utc = read_panel(PLAIN.assign(ds=PLAIN["ds"].dt.tz_localize("UTC")), Columns())
+    (tick,) = read_rows(later, utc.source).ticks
+    assert pd.Timestamp(tick, unit="us") == pd.Timestamp("2024-02-01")
+
+
+def test_several_id_columns_are_refused_with_the_line_that_joins_them():
+    for argument in ("id_col", "time_col"):
+        with pytest.raises(TypeError, match=rf"`{argument}` names one column.*agg\('/'.join, axis=1\)"):
+            Columns.of(**{argument: ["store", "item"]})

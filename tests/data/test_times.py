@@ -126,6 +126,22 @@ def test_text_that_could_be_read_in_two_ways_is_refused_with_itself_as_example(t
         read_times(pd.Series(["2024-03-31", text, text]), "ds")
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("03/04/2024", "pd.to_datetime(df['ds'], format='%d/%m/%Y')"),
+        ("31.03.24 12:30", "pd.to_datetime(df['ds'], format='%d.%m.%y %H:%M')"),
+        ("1-2-2024 03:04:05", "pd.to_datetime(df['ds'], format='%d-%m-%Y %H:%M:%S')"),
+        ("61h", "pd.to_timedelta(df['ds'])"),
+        ("3 days", "pd.to_timedelta(df['ds'])"),
+        ("20240331", "pd.to_datetime(df['ds'], format='%d.%m.%Y')"),
+    ],
+)
+def test_the_line_that_mends_a_text_is_of_its_own_marks(text, line):
+    with pytest.raises(ValueError, match=re.escape(f"Say what they mean: df['ds'] = {line}.")):
+        read_times(pd.Series([text]), "ds")
+
+
 def test_text_that_names_no_real_date_is_refused():
     with pytest.raises(ValueError, match=r"does not name real ones.*2024-13-45"):
         read_times(pd.Series(["2024-13-45"]), "ds")

@@ -138,6 +138,15 @@ def test_17_series_too_short_to_train_are_counted_in_one_message_and_stay_predic
     assert set(answer["unique_id"]) == {"a", "b", "x", "y"}
 
 
+@pytest.mark.parametrize("name", ["last_value", "seasonal_naive", "window_mean"])
+def test_17_a_naive_band_of_one_observation_is_as_wide_as_other_series_vary(df, name):
+    single = pd.DataFrame({"unique_id": ["x"], "ds": df["ds"].max(), "y": [15.0]})
+    answer = tiny(model=models.MODELS[name]()).fit(pd.concat([df, single])).predict(h=1, level=[80])
+    band = answer.set_index("unique_id").eval("`ctsattn-hi-80` - `ctsattn-lo-80`")["x"]
+    typical = 2 * 1.2816 * df.groupby("unique_id")["y"].std().median()
+    assert band == pytest.approx(typical, rel=0.2)
+
+
 def test_17_a_frame_with_nothing_to_train_on_says_so():
     single = pd.DataFrame({"unique_id": ["x", "y"], "ds": pd.Timestamp("2024-01-05"), "y": [5.0, 7.0]})
     with pytest.raises(ValueError, match="nothing to train on"):

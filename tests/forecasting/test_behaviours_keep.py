@@ -15,8 +15,9 @@ import pytest
 from safetensors import safe_open
 from sklearn.base import clone
 
+import ctsattn
 from ctsattn import Forecaster, models
-from ctsattn.forecasting import Training
+from ctsattn.forecasting import Training, checkpoint
 
 from .conftest import assert_same_forecast, irregular, tiny
 
@@ -173,7 +174,14 @@ def test_40_files_of_earlier_versions_load_and_forecast_as_they_did(path):
     assert answer["unique_id"].tolist() == expected["unique_id"].tolist()
 
 
-def test_40_this_version_has_a_golden_file():
-    import ctsattn
+def test_40_every_schema_that_is_read_has_a_golden_file_and_this_version_one_of_the_schema_it_writes():
+    found = {(checkpoint.read(path)[0]["schema_version"], path.stem) for path in GOLDEN.glob("*.ctsattn")}
+    assert {schema for schema, _ in found} == set(checkpoint.READABLE)
+    newest = checkpoint.SCHEMA_VERSION
+    assert (newest, f"{ctsattn.__version__}-schema-{newest}") in found
 
-    assert (GOLDEN / f"{ctsattn.__version__}.ctsattn").is_file()
+
+def test_40_the_golden_file_has_every_part_that_a_file_can_hold():
+    model = Forecaster.load(GOLDEN / f"{ctsattn.__version__}-schema-{checkpoint.SCHEMA_VERSION}.ctsattn")
+    assert set(model.features_["role"]) == {"target", "static", "past", "future"}
+    assert model.fitted_.calibration is not None and model.calendar and model.fitted_.store.source.clock.zone

@@ -15,6 +15,7 @@ from scipy.stats import norm
 
 from ctsattn import Forecaster, models
 from ctsattn.data.schema import DataWarning
+from ctsattn.forecasting import TrainingWarning
 
 from .conftest import assert_same_forecast, irregular, tiny
 
@@ -367,6 +368,13 @@ def test_34_calibrated_bands_cover_what_they_claim_near_and_far():
     assert near == pytest.approx(0.8, abs=0.03)
     assert far == pytest.approx(0.8, abs=0.03)
     assert max(abs(raw[0] - 0.8), abs(raw[1] - 0.8)) > 0.03
+
+
+def test_34_a_cross_validation_says_that_it_is_not_calibrated(df):
+    model = tiny(model=models.LastValue()).fit(df).calibrate(df.assign(unique_id=df["unique_id"] + "+"))
+    bare = tiny(model=models.LastValue()).cross_validation(df, n_windows=2)
+    with pytest.warns(TrainingWarning, match="these bands are not calibrated"):
+        pd.testing.assert_frame_equal(model.cross_validation(df, n_windows=2), bare)
 
 
 def test_34_calibrating_on_the_training_data_themselves_is_refused(df, fitted):

@@ -20,6 +20,8 @@ pytestmark = [
     # sktime announces a change of its own defaults whenever a forecaster is made.
     pytest.mark.filterwarnings("ignore::FutureWarning:sktime"),
     pytest.mark.filterwarnings("ignore:The default of config ``remember_data``"),
+    # Its own normal distribution stands in for those of skpro where that is not installed, and says so.
+    pytest.mark.filterwarnings("ignore:Forecasters' predict_proba requires skpro"),
 ]
 
 

@@ -207,3 +207,19 @@ def test_naive_spreads_are_about_the_errors_that_the_past_shows(model):
     expected = 1.0 if isinstance(model, WindowMean) else math.sqrt(2)
     future = batch.future_times > 0
     assert width.transpose(1, 2)[future].mean().item() == pytest.approx(expected, rel=0.25)
+
+
+@pytest.mark.parametrize("model", [LastValue(), SeasonalNaive(), WindowMean()])
+def test_a_naive_spread_of_few_observations_is_that_of_the_law_and_fades_with_their_number(model):
+    spec = TaskSpec(lookback=64.0, horizon=8.0, periods=(8.0,))
+    network, batch, widths = model.build(spec), regular_batch(spec, 16), []
+    for count in (1, 3, 6, 15, 16):
+        mask = torch.arange(16) < count
+        flat = replace(
+            batch,
+            past_mask=mask.expand(batch.past_mask.shape).contiguous(),
+            past_values=torch.zeros_like(batch.past_values),
+        )
+        quantiles = network.head.quantiles(network(flat), torch.tensor([0.1, 0.9]))
+        widths.append((quantiles[..., 1] - quantiles[..., 0]).max().item() / (2 * 1.2816))
+    assert widths == pytest.approx([1.0, 1.0, 0.25, 0.04, 0.001], rel=0.05, abs=1e-4)
