@@ -1,7 +1,8 @@
 """Write a golden file of this version and schema, and its forecasts.
 
-The command is `python tests/forecasting/golden/write.py`. Files of earlier versions and schemas stay: `test_40_...` loads them all. The model has every part that a file
-can hold: covariates of each kind, two targets, a calendar, a zone, and a calibration.
+The command is `python tests/forecasting/golden/write.py`. Files of earlier versions and schemas stay:
+`test_40_...` loads them all. The model has every part that a file can hold: covariates of each kind, two
+targets, a calendar, a zone, and a calibration.
 """
 
 from __future__ import annotations
