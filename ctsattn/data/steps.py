@@ -23,10 +23,18 @@ _CALENDAR_SPAN = re.compile(r"\d\s*(B|A|[MQY][SE]?)\b")
 
 @dataclass(frozen=True)
 class Steps:
-    """The typical step of each series: `kind` `[series]` indexes `KINDS`, `count` `[series]`."""
+    """The typical step of each series.
+
+    Attributes:
+        kind: `[series]` indexes `KINDS`.
+        count: `[series]` seconds or units, days or months, as `kind` says.
+        day: `[series]` day of the month, from 0, that steps of months keep where a month has it; -1: that
+            of the last observation.
+    """
 
     kind: NDArray[np.int64]
     count: NDArray[np.float64]
+    day: NDArray[np.int64]
 
 
 def typical_step(store: SeriesStore) -> Step:
@@ -43,7 +51,9 @@ def series_steps(store: SeriesStore, default: Step) -> Steps:
     """Return the step of each series: its own where it shows one, else the training data's."""
     steps, shown = _observed_steps(store)
     return Steps(
-        np.where(shown, steps.kind, KINDS.index(default.kind)), np.where(shown, steps.count, default.count)
+        np.where(shown, steps.kind, KINDS.index(default.kind)),
+        np.where(shown, steps.count, default.count),
+        steps.day,
     )
 
 
@@ -54,9 +64,8 @@ def _observed_steps(store: SeriesStore) -> tuple[Steps, NDArray[np.bool_]]:
     times, segment = moments.times[at], np.repeat(np.arange(groups), counts)
     inner = segment[1:] == segment[:-1]
     owner, shown = segment[1:][inner], counts > 1
-    steps = Steps(
-        np.zeros(groups, np.int64), lower_median(owner, clock.seconds(np.diff(times)[inner]), groups)
-    )
+    gaps = lower_median(owner, clock.seconds(np.diff(times)[inner]), groups)
+    steps = Steps(np.zeros(groups, np.int64), gaps, np.full(groups, -1))
     if clock.kind != "datetime" or clock.per_second != MICRO or not len(times):
         return steps, shown
     return _calendar_steps(steps, _Walls.of(clock.wall(times), segment, inner, owner), shown, clock), shown
@@ -85,19 +94,31 @@ class _Walls:
         """Whether a flag holds at every observation of a series."""
         return _every(self.segment, flag, self.groups)
 
+    def day_of_month(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Day of the month of each observation, from 0, and the largest of each series."""
+        day = (self.days - self.days.astype("M8[M]")).astype(np.int64)
+        largest = np.full(self.groups, -1)
+        np.maximum.at(largest, self.segment, day)
+        return day, largest
+
+    def ends_month(self) -> NDArray[np.bool_]:
+        """Whether each observation is on the last day of its month."""
+        return (self.days + _DAY).astype("M8[M]") > self.days.astype("M8[M]")
+
     def gaps(self, dates: NDArray[Any]) -> NDArray[np.int64]:
         """Differences of dates within series, in their own unit."""
         return np.diff(dates).astype(np.int64)[self.inner]
 
 
 def _calendar_steps(steps: Steps, walls: _Walls, shown: NDArray[np.bool_], clock: Clock) -> Steps:
-    kind, count = steps.kind.copy(), steps.count.copy()
+    kind, count, day = steps.kind.copy(), steps.count.copy(), steps.day.copy()
+    day[: walls.groups] = walls.day_of_month()[1]
     readers = [_months, _month_ends, _business_days]
     for read in ([_whole_days] if clock.zone is not None else []) + readers:
         holds, found, name = read(walls)
         at = np.flatnonzero(holds & walls.same_hour & shown[: walls.groups])
         kind[at], count[at] = KINDS.index(name), found[at]
-    return Steps(kind, count)
+    return Steps(kind, count, np.where(kind == KINDS.index(MONTHS), day, -1))
 
 
 def _whole_days(walls: _Walls) -> tuple[NDArray[np.bool_], NDArray[np.float64], str]:
@@ -112,15 +133,15 @@ def _month_gaps(walls: _Walls) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
 
 
 def _months(walls: _Walls) -> tuple[NDArray[np.bool_], NDArray[np.float64], str]:
+    """The same day of each month; in months that are too short for it, their last."""
     far, gaps = _month_gaps(walls)
-    day = (walls.days - walls.days.astype("M8[M]")).astype(np.int64)
-    return far & _every(walls.owner, np.diff(day)[walls.inner] == 0, walls.groups), gaps, MONTHS
+    day, largest = walls.day_of_month()
+    return far & walls.every((day == largest[walls.segment]) | walls.ends_month()), gaps, MONTHS
 
 
 def _month_ends(walls: _Walls) -> tuple[NDArray[np.bool_], NDArray[np.float64], str]:
     far, gaps = _month_gaps(walls)
-    last = (walls.days + _DAY).astype("M8[M]") > walls.days.astype("M8[M]")
-    return far & walls.every(last), gaps, MONTH_ENDS
+    return far & walls.every(walls.ends_month()), gaps, MONTH_ENDS
 
 
 def _business_days(walls: _Walls) -> tuple[NDArray[np.bool_], NDArray[np.float64], str]:
@@ -150,11 +171,14 @@ def future_ticks(store: SeriesStore, steps: Steps, h: int) -> Ticks:
         rows = np.flatnonzero(steps.kind == kind)
         wall = clock.wall(store.last_target[rows])
         count = steps.count[rows].astype(np.int64)[:, None] * ahead
-        out[rows] = clock.from_wall(_advance(wall, count, KINDS[kind]).reshape(-1)).reshape(-1, h)
+        moved = _advance(wall, count, KINDS[kind], steps.day[rows])
+        out[rows] = clock.from_wall(moved.reshape(-1)).reshape(-1, h)
     return out
 
 
-def _advance(wall: NDArray[Any], count: NDArray[np.int64], kind: str) -> NDArray[Any]:
+def _advance(
+    wall: NDArray[Any], count: NDArray[np.int64], kind: str, day_of_month: NDArray[np.int64]
+) -> NDArray[Any]:
     """Move wall-clock times `[rows]` on by `[rows, h]` days, business days or months."""
     day = wall.astype("M8[D]")[:, None]
     hour = (wall - wall.astype("M8[D]"))[:, None]
@@ -166,7 +190,9 @@ def _advance(wall: NDArray[Any], count: NDArray[np.int64], kind: str) -> NDArray
     last = (month + np.timedelta64(1, "M")).astype("M8[D]") - _DAY
     if kind == MONTH_ENDS:
         return last + hour
-    return np.minimum(month.astype("M8[D]") + (day - day.astype("M8[M]")), last) + hour
+    own = (day - day.astype("M8[M]")).astype(np.int64)
+    kept = np.where(day_of_month[:, None] < 0, own, day_of_month[:, None])
+    return np.minimum(month.astype("M8[D]") + kept.astype("m8[D]"), last) + hour
 
 
 def parse_duration(value: Any, clock: Clock) -> float:

@@ -33,6 +33,15 @@ def test_gaps_do_not_change_the_step(freq):
     assert actual == expected
 
 
+@pytest.mark.parametrize("rows", [3, 15, 27, 38])
+@pytest.mark.parametrize("day", [29, 30])
+def test_a_date_that_short_months_lack_comes_back_in_the_long_ones(day, rows):
+    start = pd.Timestamp(f"2020-12-{day} 08:30", tz="Europe/Berlin")
+    times = pd.DatetimeIndex([start + pd.DateOffset(months=i) for i in range(rows + 6)])
+    actual, expected = continued(times, h=6)  # with 3, 15 and 27 rows the last one seen is in February
+    assert actual == expected
+
+
 def test_a_date_of_the_month_stays_where_the_month_has_it():
     times = pd.DatetimeIndex([f"2024-{month:02d}-15 08:30" for month in range(1, 13)])
     actual, expected = continued(times)
