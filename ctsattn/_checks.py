@@ -10,8 +10,10 @@ from math import isfinite
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import Parameter
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -21,6 +23,16 @@ def may_look_at_values(*tensors: Tensor | None) -> bool:
     if torch.compiler.is_compiling():
         return False
     return all(tensor is None or _is_plain(tensor) for tensor in tensors)
+
+
+def are_plain(*tensors: Tensor) -> bool:
+    """Whether tensors lie in this process's memory, and nobody watches what is done to them.
+
+    Then a kernel may be handed their addresses: nothing compiles, traces or transforms, none is a subclass.
+    """
+    if torch.compiler.is_compiling() or _are_functorch_transforms_active() or is_in_torch_dispatch_mode():
+        return False
+    return all(type(x) in (Tensor, Parameter) and x.is_cpu for x in tensors)
 
 
 def check_attention_inputs(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
@@ -99,7 +111,7 @@ def check_rows(name: str, tensor: Tensor, batch: int, length: int, device: torch
         raise ValueError(
             f"`q` is on {device}, but `{name}` is on {tensor.device}. Move it with `.to(q.device)`."
         )
-    return tensor.expand(batch, length)
+    return tensor if tensor.dim() == 2 and tensor.shape[0] == batch else tensor.expand(batch, length)
 
 
 def check_clock(name: str, times: Tensor) -> Tensor:

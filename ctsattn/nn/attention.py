@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ctsattn._checks import check_tensor
+from ctsattn._checks import check_rows, check_tensor
 from ctsattn.nn.rotary import TimeRotary
 from ctsattn.ops import Sink
 from ctsattn.ops.continuous.api import attend_from
@@ -22,7 +22,8 @@ class KeyValueCache:
     """Keys, values and times that causal attention has seen; it grows by each call that it is given to.
 
     Decoding step by step with a cache gives the outputs of one pass over everything. One cache belongs to one
-    module and one batch of sequences.
+    module and one batch of sequences. A deep copy has the same tokens on the same graph, so that sequences
+    that go on differently from one past train what made that past.
 
     Attributes:
         k: Keys `[batch, kv_heads, length, head_dim]`; None: nothing was seen yet.
@@ -38,6 +39,12 @@ class KeyValueCache:
 
     def __len__(self) -> int:
         return 0 if self.k is None else self.k.shape[2]
+
+    def __deepcopy__(self, memo: dict[int, object]) -> KeyValueCache:
+        """Copy the tokens; torch by itself copies no tensor that is on a graph."""
+        del memo
+        rows = (None if x is None else x.clone() for x in (self.k, self.v, self.times, self.mask))
+        return KeyValueCache(*rows)
 
     def append(self, k: Tensor, v: Tensor, times: Tensor | None, mask: Tensor | None) -> None:
         """Add tokens at the end; arguments as the attributes.
@@ -189,7 +196,8 @@ class ContinuousAttention(nn.Module):
 
         Raises:
             TypeError: Times or a mask that are no tensors.
-            ValueError: Arguments that do not go together; the message says which.
+            ValueError: Arguments that do not go together, or that do not fit the tokens; the message says
+                which.
         """
         for name, given in (("times", times), ("mask", mask)):
             if given is not None:
@@ -202,7 +210,9 @@ class ContinuousAttention(nn.Module):
         source = x if memory is None else memory
         q = self._heads(self.to_query(x), self.num_heads)
         k, v = (self._heads(to(source), self.num_kv_heads) for to in (self.to_key, self.to_value))
-        times, mask = (None if row is None else row.expand(x.shape[0], -1) for row in (times, mask))
+        batch, keys, device = source.shape[0], source.shape[1], source.device
+        times = None if times is None else check_rows("times", times, batch, keys, device)
+        mask = None if mask is None else check_rows("mask", mask, batch, keys, device)
         if self.rotary.frequencies.numel() and times is not None:
             own = times if memory is None else query_times
             q = q if own is None else self.rotary(q, own.expand(x.shape[0], -1))

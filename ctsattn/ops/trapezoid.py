@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ctsattn.ops.continuous.first_order import fused_answer, smoothed_attention, why_not
+from ctsattn.ops.continuous.first_order import direct_answer, fused_answer, smoothed_attention, why_not
 from ctsattn.ops.continuous.request import Interval, Tail, autocast, checked_request
 from ctsattn.ops.continuous.sink import Sink
 from ctsattn.ops.continuous.solve import Rule, attend
@@ -87,7 +87,8 @@ def trapezoid_attention(
     reason = why_not(q, k, v)
     if reason is not None:
         raise ValueError(f"`trapezoid_attention` cannot run here: {reason}.")
-    return attend(q, k, v, request, Rule(_core, _piece_weights, _answer))
+    out = direct_answer(q, k, v, request, 0.0)
+    return out if out is not None else attend(q, k, v, request, Rule(_core, _piece_weights, _answer))
 
 
 def _core(

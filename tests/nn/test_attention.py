@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -40,11 +42,11 @@ SINKS = {
 def test_it_is_the_operator_between_linear_maps(sink: str, is_causal: bool) -> None:
     made = module(sink=sink, sink_gap=0.5, is_causal=is_causal)
     x, times = tokens()
-    heads = [
+    q, k, v = (
         to(x).unflatten(-1, (count, 4)).transpose(1, 2)
         for to, count in ((made.to_query, 4), (made.to_key, 2), (made.to_value, 2))
-    ]
-    mixed = continuous_attention(*heads, times, is_causal=is_causal, sink=SINKS[sink](made), enable_gqa=True)
+    )
+    mixed = continuous_attention(q, k, v, times, is_causal=is_causal, sink=SINKS[sink](made), enable_gqa=True)
     torch.testing.assert_close(made(x, times), made.to_model(mixed.transpose(1, 2).flatten(-2)))
 
 
@@ -103,6 +105,29 @@ def test_a_cache_knows_which_tokens_were_masked() -> None:
     outs = [made(x[:, [i]], times[:, [i]], mask[:, [i]], cache=cache) for i in range(1, 8)]
     last = made(x[:, 8:], times[:, 8:], cache=cache)
     torch.testing.assert_close(torch.cat([first, *outs, last], dim=1), made(x, times, mask))
+
+
+def test_a_deep_copy_of_a_cache_goes_on_by_itself_and_keeps_the_graph() -> None:
+    made = module(is_causal=True)
+    x, times = tokens()
+    cache = KeyValueCache()
+    made(x[:, :4], times[:, :4], cache=cache)
+    copied = copy.deepcopy(cache)
+    out = made(x[:, 4:], times[:, 4:], cache=copied)
+    assert (len(cache), len(copied)) == (4, 9)
+    torch.testing.assert_close(out, made(x, times)[:, 4:])
+    weight = made.to_key.weight
+    found, expected = (torch.autograd.grad(y.sum(), weight)[0] for y in (out, made(x, times)[:, 4:]))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 8), (3, 9), (2, 9, 1), (8,), ()], ids=str)
+def test_times_and_masks_that_do_not_fit_the_tokens_are_refused(shape: tuple[int, ...]) -> None:
+    x, times = tokens()
+    with pytest.raises(ValueError, match=r"`times` must have the shape \[2, 9\] or \[9\], but its shape is"):
+        module()(x, torch.zeros(shape))
+    with pytest.raises(ValueError, match=r"`mask` must have the shape \[2, 9\] or \[9\], but its shape is"):
+        module()(x, times, torch.ones(shape, dtype=torch.bool))
 
 
 def test_a_module_made_from_softmax_attention_has_its_weights_and_nearly_its_output_on_smooth_tokens() -> (

@@ -68,8 +68,8 @@ CASES = {
 }
 
 
-def problem(case: str, dtype: torch.dtype) -> tuple[list[Tensor], Tensor, Tensor, dict[str, object]]:
-    """Arguments of a core, some gaps 0, and what hints it gets."""
+def problem(case: str, dtype: torch.dtype) -> tuple[list[Tensor], Tensor, Tensor, tuple[bool, bool, int]]:
+    """Arguments of a core, some gaps 0, and its hints `causal`, `full` and `offset`."""
     queries, knots, offset = CASES[case]
     given = inputs(Shape(2, 4, 2, queries, knots, 8, 6), dtype=dtype)
     generator = torch.Generator().manual_seed(1)
@@ -83,7 +83,7 @@ def problem(case: str, dtype: torch.dtype) -> tuple[list[Tensor], Tensor, Tensor
     elif not full:
         first = torch.randint(0, 4, (2, queries), generator=generator).int()
         last = torch.randint(-1, knots, (2, queries), generator=generator).int()
-    return [*given[:3], gaps], first, last, {"causal": causal, "full": full, "offset": offset}
+    return [*given[:3], gaps], first, last, (causal, full, offset)
 
 
 def assert_as_the_formula(name: str, case: str, dtype: torch.dtype, device: str) -> None:
@@ -91,9 +91,14 @@ def assert_as_the_formula(name: str, case: str, dtype: torch.dtype, device: str)
     tensors, first, last, hints = problem(case, dtype)
     narrow = [x.to(device).requires_grad_() for x in tensors]
     wide = [x.detach().double().requires_grad_() for x in tensors]
-    limits = first.to(device), last.to(device)
-    out, lse = (x.cpu() for x in smoothed_attention(*narrow, *limits, 0.4, **hints, share=SHARES[name]))
-    expected, expected_lse = by_formula(*wide, first, last, 0.4, SHARES[name])
+    q, k, v, gaps = narrow
+    causal, full, offset = hints
+    found = smoothed_attention(
+        q, k, v, gaps, first.to(device), last.to(device), 0.4, causal, full, offset, SHARES[name]
+    )
+    out, lse = (x.cpu() for x in found)
+    q, k, v, gaps = wide
+    expected, expected_lse = by_formula(q, k, v, gaps, first, last, 0.4, SHARES[name])
     some = expected_lse.isfinite()
     assert torch.equal(lse.isfinite(), some)
     rounding = 16 * torch.finfo(dtype).eps
@@ -389,7 +394,7 @@ def test_the_fused_passes_give_what_tensor_operations_give(
 
 def test_with_fewer_queries_than_knots_nothing_is_read_beyond_the_queries(attention: Attention) -> None:
     # Queries and their gradients stand at the end of numbers that would spoil every result.
-    given = inputs(Shape(2, 2, 2, 3, 40, 8, 8), torch.float64)
+    given = inputs(Shape(2, 2, 2, 3, 40, 8, 8), dtype=torch.float64)
     spoiled = torch.full((2 * 3 * 2 * 2 * 8,), torch.nan, dtype=torch.float64)
     around = spoiled[: given.q.numel()].copy_(given.q.detach().flatten()).view_as(given.q)
     q, k, v = (x.detach().requires_grad_() for x in (around, given.k, given.v))

@@ -139,7 +139,7 @@ def attend_from(
     request = checked_request(q, k, v, times, dropout_p=dropout_p, **options)
     check_choice("backend", backend, (None, *BACKENDS))
     core = choose_backend(backend, q, k, v, dropout_p)
-    request = request._replace(query_start=query_start)
+    request = request._replace(query_start=query_start) if query_start else request
     direct = getattr(core, "direct", None)  # a backend's own way through, which may decline
     out = None if direct is None else direct(q, k, v, request)
     if out is not None:

@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 
 from ctsattn.ops.continuous.cpu import has_numba
 from ctsattn.ops.continuous.ends import repeat_heads, take_knots
+from ctsattn.ops.continuous.request import Request
 from ctsattn.ops.continuous.stock import weighted_attention
 
 # A straight piece gives its left knot e^(a0) (1/2 + δ/6 + …) = e^(a0 + δ/3 + …) / 2.
@@ -77,7 +78,23 @@ def answer(
     return fused_answer(q, k, v, gaps, scale, causal, full, offset, SHARE_OF_NEIGHBOUR)
 
 
-core.answer = answer  # pyright: ignore[reportFunctionMemberAccess]  # `solve.py` takes it where nothing has to be merged afterwards
+def direct(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor | None:
+    """Outputs where there is nothing but a clock, from times to outputs, else None."""
+    return direct_answer(q, k, v, request, SHARE_OF_NEIGHBOUR)
+
+
+# `api.py` takes the one first, and `solve.py` the other where nothing has to be merged afterwards.
+core.direct = direct  # pyright: ignore[reportFunctionMemberAccess]
+core.answer = answer  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def direct_answer(q: Tensor, k: Tensor, v: Tensor, request: Request, share: float) -> Tensor | None:
+    """Outputs of `smoothed_attention`, if `fused` has them straight from what was asked."""
+    if torch.compiler.is_compiling() or not q.is_cpu or request.scale <= 0 or not has_numba():
+        return None
+    from ctsattn.ops.continuous.fused import direct_attention
+
+    return direct_attention(q, k, v, request, share)
 
 
 def fused_answer(
@@ -92,7 +109,7 @@ def fused_answer(
     share: float,
 ) -> Tensor | None:
     """Outputs of `smoothed_attention`, if `fused` has the problem and numba is there to run it."""
-    if torch.compiler.is_compiling() or q.device.type != "cpu" or scale <= 0 or not has_numba():
+    if torch.compiler.is_compiling() or not q.is_cpu or scale <= 0 or not has_numba():
         return None
     from ctsattn.ops.continuous.fused import can_fuse, fused_attention
 

@@ -7,30 +7,43 @@ i. Done by tensor operations, what surrounds the kernel takes twice as long as t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd.function import once_differentiable
 
+from ctsattn._checks import are_plain
 from ctsattn.ops.continuous.cpu import smoothing
-from ctsattn.ops.continuous.cpu.launch import flat, strided
+from ctsattn.ops.continuous.cpu.clock import plain_gaps
+from ctsattn.ops.continuous.cpu.smoothing import Layout, placed
 from ctsattn.ops.continuous.cpu.workers import share as share_tasks
-from ctsattn.ops.continuous.ends import repeat_heads
+from ctsattn.ops.continuous.request import Request
 
-aten = torch.ops.aten
+_stock = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_stock_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
 def can_fuse(q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, causal: bool, full: bool, offset: int) -> bool:
     """Whether this problem is one of those that are fused."""
-    if q.dtype != gaps.dtype or gaps.requires_grad:
-        return False
-    if any(is_functorch_wrapped_tensor(x) for x in (q, k, v, gaps)):
+    if q.dtype != gaps.dtype or gaps.requires_grad or not are_plain(q, k, v, gaps):
         return False
     ends_with_queries = causal and offset <= 1 and q.shape[2] + offset == k.shape[2] > 1
     return ends_with_queries or (full and k.shape[2] > 1)
+
+
+def direct_attention(q: Tensor, k: Tensor, v: Tensor, request: Request, share: float) -> Tensor | None:
+    """Outputs where there is nothing to consider but a clock, else None; arguments as in `solve.attend`."""
+    times, causal = request.times, request.is_causal
+    if times is None or not request.has_only_a_clock or request.query_start != 0 or q.numel() == 0:
+        return None
+    if times.requires_grad or q.dtype not in (torch.float32, torch.float64) or not are_plain(times):
+        return None
+    gaps = plain_gaps(times, q.dtype)
+    if gaps is None or not can_fuse(q, k, v, gaps, causal, not causal, 0):
+        return None
+    return fused_attention(q, k, v, gaps, request.scale, causal, 0, share)
 
 
 def fused_attention(
@@ -40,127 +53,106 @@ def fused_attention(
 
     None where a query sees several knots and no time between them: then there is a limit to take.
     """
-    (_, heads, queries, head_dim), (_, kv_heads, knots, value_dim) = q.shape, v.shape
-    skip, rows = int(causal and not offset), queries if causal else knots
-    width = max(head_dim, value_dim)
-    layout = smoothing.Layout(
-        heads, kv_heads, queries, knots, head_dim, value_dim, width, int(causal), skip, rows
-    )
-    fused = _Passes(q, k, v, gaps, layout, scale, share)
-    prepared = fused.prepare()
-    return None if prepared is None else _Fused.apply(q, k, v, *prepared, fused)
+    (batch, heads, queries, head_dim), (_, kv_heads, knots, value_dim) = q.shape, v.shape
+    width, rows = max(head_dim, value_dim), queries if causal else knots
+    hidden = int(causal and not offset)
+    sizes = heads, kv_heads, queries, knots, head_dim, value_dim, width, int(causal), hidden, rows, q.itemsize
+    clock = gaps.detach().numpy()
+    table = np.empty((batch, 3, knots), clock.dtype)
+    bias = np.empty((batch, 1, 1, rows), clock.dtype)
+    if not smoothing.weigh(clock, share, causal, hidden, table, bias):
+        return None
+    problem = _Problem(Layout(*sizes), table, torch.from_numpy(bias), scale, share)
+    return _Fused.apply(q, k, v, problem)
 
 
-class _Passes:
-    """One call: the memory of its tensors and what the passes over it are told.
+class _Problem(NamedTuple):
+    """What `_Fused` is told beside queries, keys and values.
 
-    Args:
-        q: Queries `[batch, heads, queries, head_dim]`.
-        k: Keys `[batch, kv_heads, knots, head_dim]`.
-        v: Values `[batch, kv_heads, knots, value_dim]`.
-        gaps: Time before each knot `[batch, knots]`.
+    Attributes:
         layout: Their sizes.
+        table: See `smoothing`.
+        bias: For the stock kernel `[batch, 1, 1, rows]`.
         scale: Factor on the scores.
         share: How far a key leans towards its neighbours.
     """
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        gaps: Tensor,
-        layout: smoothing.Layout,
-        scale: float,
-        share: float,
-    ) -> None:
-        self.layout, self.scale, self.share, self.rows = layout, scale, share, q.shape[0] * layout.heads
-        (self.q, q_steps), (self.k, k_steps), (self.v, v_steps) = strided(q), strided(k), strided(v)
-        self.gaps, self.numbers = flat(gaps), (*layout, *q_steps, *k_steps, *v_steps)
-        self.new = gaps.new_empty
+    layout: Layout
+    table: np.ndarray
+    bias: Tensor
+    scale: float
+    share: float
 
-    def prepare(self) -> tuple[Tensor, Tensor] | None:
-        """Keys and bias for the stock kernel, and the scores of the ends; see `fused_attention`."""
-        layout, batch = self.layout, self.rows // self.layout.heads
-        keys, bias = (
-            self.new((batch, layout.heads, layout.rows, layout.width)),
-            self.new((batch, layout.rows)),
-        )
-        self.scores = np.empty(self.rows * layout.queries if layout.ends else 0, self.gaps.dtype)
-        no_time, numbers = np.zeros(1, np.int64), np.array(self.numbers)
-        given = (self.q, self.k, self.gaps, numbers, self.scale, self.share)
-        found = (flat(keys), flat(bias), self.scores, no_time)
+    def prepare(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values as the stock kernel takes them; those given, if nothing has to be done to them."""
+        layout, batch = self.layout, len(self.table)
+        heads, kv_heads, _, _, head_dim, value_dim, width, _, hidden, rows, _ = layout
+        as_given = kv_heads == heads and not hidden
+        keep_values = as_given and value_dim == width
+        if keep_values and self.share == 0 and head_dim == width and not layout.ends:
+            return k, v
+        shape = (batch, heads, rows, width)
+        keys, values = k.new_empty(shape), None if keep_values else k.new_empty(shape)
+        numbers = np.array([*layout, *placed(k, v, keys, values)])
         share_tasks(
-            lambda begin, end: smoothing.prepare(*given, begin, end, *found),
-            self.rows,
-            2 * layout.rows * layout.width,
+            lambda begin, end: smoothing.prepare(numbers, self.table, begin, end),
+            batch * heads,
+            2 * rows * width,
         )
-        return None if no_time[0] else (keys, bias[:, None, None])
+        if values is None:
+            values = v if rows == layout.knots else v[:, :, :rows]
+        return keys, values
 
-    def merge(self, means: Tensor, lse: Tensor) -> Tensor:
-        """Outputs, from the stock kernel's; `lse` becomes theirs too."""
-        layout = self.layout
-        out = self.new((self.rows // layout.heads, layout.queries, layout.heads, layout.width))
-        out = (out if layout.width == layout.value_dim else out.zero_()).transpose(1, 2)
-        (out_flat, steps), (mean_flat, mean_steps) = strided(out), strided(means)
-        lse_flat, lse_steps = strided(lse[..., None])
-        self.numbers += (*steps, *mean_steps, *lse_steps)
-        given = (self.v, mean_flat, lse_flat, self.scores, np.array(self.numbers))
+    def merge(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> np.ndarray:
+        """Add the ends to what the stock kernel answered, in place, and return their shares."""
+        layout, tasks = self.layout, len(self.table) * self.layout.heads
+        weights = np.empty(tasks * layout.queries, self.table.dtype)
+        numbers = np.array([*layout, *placed(k, v, q, out, lse)])
+        given = numbers, self.table, weights, self.scale, self.share
         share_tasks(
-            lambda begin, end: smoothing.merge(*given, begin, end, out_flat),
-            self.rows,
-            layout.queries * layout.width,
+            lambda begin, end: smoothing.merge(*given, begin, end), tasks, 2 * layout.queries * layout.width
         )
-        self.out, self.lse = out_flat, lse_flat
-        return out
+        return weights
 
-    def finish(self, grad: Tensor, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v.
-
-        Args:
-            grad: That of the output.
-            *grads: Those of the stock kernel's keys, values and queries.
-        """
-        layout = self.layout
-        batch, kv_rows = self.rows // layout.heads, self.rows // layout.heads * layout.kv_heads
-        read = [strided(x) for x in (grad, *grads)]
-        numbers = np.array([*self.numbers, *(step for _, steps in read for step in steps)])
-        dq = self.new((batch, layout.heads, layout.queries, layout.head_dim)) if layout.ends else grads[2]
-        dk, dv = (
-            self.new((batch, layout.kv_heads, layout.knots, width))
-            for width in (layout.head_dim, layout.value_dim)
-        )
-        (grad_flat, _), *rest = read
-        given = (self.q, self.k, self.v, self.gaps, self.out, self.lse, grad_flat, self.scores)
-        given = (*given, *(x for x, _ in rest), numbers, self.scale, self.share)
-        found = flat(dq) if layout.ends else self.scores, flat(dk), flat(dv)
-        share_tasks(
-            lambda begin, end: smoothing.finish(*given, begin, end, *found),
-            kv_rows,
-            layout.heads // layout.kv_heads * layout.knots * layout.width,
-        )
-        return dq[..., : layout.head_dim], dk, dv
+    def finish(
+        self, weights: np.ndarray, q: Tensor, k: Tensor, v: Tensor, out: Tensor, grad: Tensor, *grads: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v; `grads` are those of what the stock kernel was given."""
+        layout, batch = self.layout, len(self.table)
+        heads, kv_heads, _, knots, head_dim, value_dim, width, ends, _, _, _ = layout
+        dq, dk, dv = grads
+        if ends or self.share != 0 or heads != kv_heads:
+            dk, dv = (
+                k.new_empty((batch, kv_heads, knots, head_dim)),
+                k.new_empty((batch, kv_heads, knots, value_dim)),
+            )
+            numbers = np.array([*layout, *placed(k, v, q, out, grad, *grads[1:], dq, dk, dv)])
+            given = numbers, self.table, weights, self.scale, self.share
+            share_tasks(
+                lambda begin, end: smoothing.finish(*given, begin, end),
+                batch * kv_heads,
+                heads // kv_heads * knots * width,
+            )
+        if head_dim != value_dim:
+            return dq[..., :head_dim], dk[..., :head_dim], dv[..., :value_dim]
+        return dq, dk, dv
 
 
 class _Fused(torch.autograd.Function):
     """Prepared keys, the stock kernel, the merged ends; and the way back."""
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, bias: Tensor, passes: _Passes
-    ) -> Tensor:
-        layout = passes.layout
-        call = _stock_arguments(q, keys, v, layout)
-        means, lse = aten._scaled_dot_product_flash_attention_for_cpu(
-            *call, 0.0, bool(layout.ends), attn_mask=bias, scale=passes.scale
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, problem: _Problem) -> Tensor:
+        layout = problem.layout
+        q, k, v = (_side_by_side(x) for x in (q, k, v))
+        keys, values = problem.prepare(k, v)
+        asks = _to_width(q, layout.width)
+        out, lse = _stock(
+            asks, keys, values, 0.0, bool(layout.ends), attn_mask=problem.bias, scale=problem.scale
         )
-        if layout.ends:
-            out = passes.merge(means, lse)
-        else:
-            out, passes.out, passes.lse = means, passes.scores, passes.scores
-            passes.numbers += (0,) * 9
-        ctx.save_for_backward(q, k, v, keys, bias, out, lse)
-        ctx.passes = passes
+        ctx.weights = problem.merge(q, k, v, out, lse) if layout.ends else problem.table.ravel()
+        ctx.problem = problem
+        ctx.save_for_backward(q, k, v, asks, keys, values, out, lse)
         return out if layout.width == layout.value_dim else out[..., : layout.value_dim]
 
     @staticmethod
@@ -171,28 +163,29 @@ class _Fused(torch.autograd.Function):
 @once_differentiable
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of all arguments of `_Fused`."""
-    q, _, v, keys, bias, out, lse = ctx.saved_tensors
-    layout, scale = ctx.passes.layout, ctx.passes.scale
-    grad = _to_width(grad, layout.width)
-    asked_grad, asked_out = (x[:, :, 1:] if layout.skip else x for x in (grad, out))
-    call = _stock_arguments(q, keys, v, layout)
-    dq, grad_keys, grad_values = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        asked_grad, *call, asked_out, lse, 0.0, bool(layout.ends), attn_mask=bias, scale=scale
+    problem = ctx.problem
+    q, k, v, asks, keys, values, out, lse = ctx.saved_tensors
+    grad = _to_width(_side_by_side(grad), problem.layout.width)
+    grads = _stock_backward(
+        grad,
+        asks,
+        keys,
+        values,
+        out,
+        lse,
+        0.0,
+        bool(problem.layout.ends),
+        attn_mask=problem.bias,
+        scale=problem.scale,
     )
-    return *ctx.passes.finish(grad, grad_keys, grad_values, dq), None, None, None
+    return *problem.finish(ctx.weights, q, k, v, out, grad, *grads), None
 
 
-def _stock_arguments(
-    q: Tensor, keys: Tensor, v: Tensor, layout: smoothing.Layout
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values as the stock kernel takes them."""
-    asks = q[:, :, 1:] if layout.skip else q
-    values = v if layout.rows == layout.knots else v[:, :, : layout.rows]
-    return _to_width(asks, layout.width), keys, _to_width(repeat_heads(values, layout.heads), layout.width)
+def _side_by_side(x: Tensor) -> Tensor:
+    """Columns that are neighbours in memory, which the kernels take for granted."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _to_width(x: Tensor, width: int) -> Tensor:
-    """Append columns of zeros; the kernels take for granted that columns are neighbours in memory."""
-    if x.shape[-1] != width:
-        return torch.nn.functional.pad(x, (0, width - x.shape[-1]))
-    return x if x.stride(-1) == 1 else x.contiguous()
+    """Append columns of zeros."""
+    return x if x.shape[-1] == width else torch.nn.functional.pad(x, (0, width - x.shape[-1]))

@@ -44,6 +44,12 @@ class Request(NamedTuple):
     dropout_p: float
     query_start: int = 0
 
+    @property
+    def has_only_a_clock(self) -> bool:
+        """Whether every token is a knot, and every interval ends at knots."""
+        nothing = self.query_times is self.key_mask is self.sink is self.cu_seqlens is None
+        return nothing and self.interval == "left" and self.dropout_p == 0
+
 
 def checked_request(
     q: Tensor,
@@ -108,12 +114,14 @@ def checked_request(
 
 def autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cast as autocast does for `scaled_dot_product_attention`; float64 stays."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        check_tensor(name, x)
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            check_tensor(name, x)
     device = q.device.type
     # Older compilers cannot trace the first question, and compile for devices that have autocast.
-    available = torch.compiler.is_compiling() or torch.amp.is_autocast_available(device)
-    if not available or not torch.is_autocast_enabled(device):
+    if not torch.compiler.is_compiling() and not torch.amp.is_autocast_available(device):
+        return q, k, v
+    if not torch.is_autocast_enabled(device):
         return q, k, v
     dtype = torch.get_autocast_dtype(device)
     q, k, v = (x.to(dtype) if x.dtype in NARROWED_BY_AUTOCAST else x for x in (q, k, v))

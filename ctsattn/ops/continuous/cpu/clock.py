@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ctsattn.ops.continuous.clock import MAX_UNIT
 from ctsattn.ops.continuous.cpu.kernels import compiled
-from ctsattn.ops.continuous.cpu.launch import flat
 
 
 def plain_gaps(times: Tensor, wide: torch.dtype) -> Tensor | None:
@@ -21,25 +20,26 @@ def plain_gaps(times: Tensor, wide: torch.dtype) -> Tensor | None:
 
     None if a clock falls or is not finite, which the caller then finds and names.
     """
-    gaps = times.new_empty(times.shape, dtype=wide)
-    ordinary = _write_gaps(flat(times), times.shape[1], flat(gaps))
+    gaps = torch.empty(times.shape, dtype=wide)
+    ordinary = _write_gaps(times.contiguous().numpy(), gaps.numpy())
     return gaps if ordinary else None
 
 
 @compiled
-def _write_gaps(times, knots, gaps):
+def _write_gaps(times, gaps):
     """Write the gaps of all rows; whether every time is finite and none falls."""
-    for start in range(0, len(times), max(knots, 1)):
-        if not -math.inf < times[start] < math.inf:
+    rows, knots = times.shape
+    for row in range(rows if knots > 0 else 0):
+        if not -math.inf < times[row, 0] < math.inf:
             return False
         factor = 0.0
-        gaps[start] = 0
-        for place in range(start + 1, start + knots):
-            step = np.float64(times[place] - times[place - 1])
+        gaps[row, 0] = 0
+        for place in range(1, knots):
+            step = np.float64(times[row, place] - times[row, place - 1])
             if not 0 <= step < math.inf:
                 return False
             if factor == 0 and step > 0:
                 exponent = math.frexp(step)[1]
                 factor = math.ldexp(1.0, -max(-MAX_UNIT, min(exponent, MAX_UNIT)))
-            gaps[place] = step * factor
+            gaps[row, place] = step * factor
     return True

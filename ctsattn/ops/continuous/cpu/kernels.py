@@ -396,5 +396,7 @@ def _entries(sources: str) -> tuple[Callable[..., None], Callable[..., None]]:
     return forward, backward
 
 
-_SOURCES = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
-forward, backward = _entries(sha256(_SOURCES).hexdigest())
+SOURCES = sha256(
+    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+).hexdigest()
+forward, backward = _entries(SOURCES)

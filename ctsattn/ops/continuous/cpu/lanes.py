@@ -108,6 +108,13 @@ class Shape:
         to_all = ir.Constant(ir.VectorType(index, self.width), [0] * self.width)
         return self.builder.shuffle_vector(first, undefined, to_all)
 
+    def total(self, start: ir.Value, lanes: ir.Value) -> ir.Value:
+        """A scalar plus the sum of lanes."""
+        name = f"llvm.vector.reduce.fadd.v{self.width}f{8 * self.size}"
+        kind = ir.FunctionType(self.real, [self.real, self.vector])
+        reduce = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(reduce, [start, lanes], fastmath=("reassoc",))
+
     def where(self, condition: ir.Value, yes: Lanes, no: Lanes) -> Lanes:
         """One or the other, by lane."""
         return Lanes(self, self.builder.select(condition, yes.value, no.value))
@@ -155,10 +162,7 @@ class Array:
     def add(self, index: ir.Value, lanes: Lanes) -> None:
         """Add the sum of lanes to one element."""
         shape, builder = self.shape, self.shape.builder
-        name = f"llvm.vector.reduce.fadd.v{shape.width}f{8 * shape.size}"
-        kind = ir.FunctionType(shape.real, [shape.real, shape.vector])
-        reduce = cgutils.get_or_insert_function(builder.module, kind, name)
-        total = builder.call(reduce, [self.scalar(index), lanes.value], fastmath=("reassoc",))
+        total = shape.total(self.scalar(index), lanes.value)
         builder.store(total, builder.gep(self.base, [index]))
 
     def vector(self, index: ir.Value) -> ir.Value:

@@ -28,8 +28,12 @@ def share(kernel: Callable[[int, int], None], tasks: int, scores: int) -> None:
         scores: Scores of one task, which tell how long it takes.
     """
     threads = torch.get_num_threads()
-    shares = max(1, min(tasks, tasks * scores // _SCORES_AT_ONCE)) if threads > 1 else 1
-    at_once = max(1, -(-tasks // shares))
+    shares = min(threads, tasks, tasks * scores // _SCORES_AT_ONCE)
+    if shares <= 1:
+        kernel(0, tasks)
+        return
+    shares = min(tasks, tasks * scores // _SCORES_AT_ONCE)
+    at_once = -(-tasks // shares)
     begins = count(step=at_once)
 
     def work() -> None:
