@@ -25,6 +25,12 @@ SECTIONS = {
     "Phi functions": "ctsattn.phi",
     "Pictures": "ctsattn.plotting",
 }
+# Modules that need a library of an extra cannot be imported everywhere; what they offer is named here.
+_EXTRAS = (
+    "ctsattn.forecasting.distributed.predict",
+    "ctsattn.forecasting.distributed.cross_validation",
+    "ctsattn.forecasting.sktime.SktimeForecaster",
+)
 _ROOT = Path(__file__).resolve().parents[1]
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
@@ -39,7 +45,7 @@ def public_objects() -> dict[str, list[str]]:
         ]
         public = [name for name in names if not name.startswith("_") and callable(getattr(module, name))]
         found[section] = [f"{module_name}.{name}" for name in public]
-    return found
+    return found | {"Engines and other libraries": list(_EXTRAS)}
 
 
 def public_tables() -> dict[str, dict[str, Any]]:

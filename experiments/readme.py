@@ -69,7 +69,12 @@ def accuracy() -> str:
         index=["data", "horizon", "measure"], columns="label", values="value", sort=False
     )
     lines = [
-        [str(data), f"{horizon:g}", str(name), *("" if pd.isna(v) else f"{v:.3f}" for v in row)]
+        [
+            str(data),
+            f"{horizon:g}" if horizon else "its own",
+            str(name),
+            *("" if pd.isna(v) else f"{v:.3f}" for v in row),
+        ]
         for (data, horizon, name), row in zip(table.index, table.to_numpy(), strict=True)
     ]
     return _markdown(["data", "horizon", "error", *map(str, table.columns)], lines)
