@@ -130,6 +130,37 @@ TABLE = [
     ),
     Mutation("15", "data/values.py", "    if len(unseen):", "    if False:", f"{_DATA} -k test_15_a_text"),
     Mutation(
+        "10",
+        "data/frame.py",
+        "    _tell_of_zone(source.clock, clock, found.time)\n",
+        "",
+        "data/test_frame.py -k on_the_clock_of_the_history",
+    ),
+    Mutation(
+        "15",
+        "data/frame.py",
+        "if rowless.all() and len(ids):",
+        "if False:",
+        "data/test_covariates.py -k of_no_series",
+    ),
+    Mutation(
+        "15",
+        "data/building.py",
+        "    _tell_of_contradictions(merged, features, panel)\n",
+        "",
+        "data/test_covariates.py -k differ_between_two_frames",
+    ),
+    Mutation(
+        "24", "data/steps.py", " | walls.ends_month()", "", "data/test_steps.py -k that_short_months_lack"
+    ),
+    Mutation(
+        "34",
+        "forecasting/forecaster.py",
+        "self._fitted.calibration is not None",
+        "False",
+        f"{_PREDICT} -k test_34_a_cross_validation",
+    ),
+    Mutation(
         "16",
         "forecasting/learning.py",
         "if warm_start and self.__sklearn_is_fitted__() else None",
@@ -400,7 +431,7 @@ TABLE = [
         "cli/__init__.py",
         '" ".join(str(error).split()) or',
         "str(error) or",
-        f"{_COMMANDS} -k 'test_bad_data'",
+        f"{_COMMANDS} -k test_a_reason_of_several_lines",
     ),
     Mutation(
         "44",

@@ -136,7 +136,28 @@ def _gather(panel: Panel, features: tuple[Feature, ...], duplicates: str) -> Rag
     empty = (np.zeros(0, np.int64), panel.rows.ticks[:0], np.zeros(0))
     columns = [(part.segment, part.times, part.values) for part in parts]
     segment, ticks, values = (np.concatenate(x) for x in zip(empty, *columns, strict=True))
-    return Ragged.from_rows(segment, ticks, values, panel.num_series * width).latest()
+    merged = Ragged.from_rows(segment, ticks, values, panel.num_series * width)
+    _tell_of_contradictions(merged, features, panel)
+    return merged.latest()
+
+
+def _tell_of_contradictions(merged: Ragged, features: tuple[Feature, ...], panel: Panel) -> None:
+    """Warn of what was measured and has different values at one time in two frames.
+
+    What is known ahead may be forecast anew, so that the future frame holds in silence.
+    """
+    at = _contradictions(merged)
+    for number in np.unique(merged.segment[at] % len(features)):
+        if features[number].role == FUTURE:
+            continue
+        here = at[merged.segment[at] % len(features) == number]
+        place = panel.source.describe(merged.segment[here] // len(features), merged.times[here])
+        warnings.warn(
+            f"Column {features[number].name!r} is in several frames, which differ at {len(here)} time(s): "
+            f"{place}. Those of the later frame hold: `past_df` before `df`. Leave the column out of one.",
+            DataWarning,
+            stacklevel=2,
+        )
 
 
 def _one(panel: Panel, rows: Rows, feature: Feature, number: int, width: int, duplicates: str) -> Ragged:
@@ -170,7 +191,7 @@ def _resolve(part: Ragged, feature: Feature, width: int, policy: str, panel: Pan
     again = part.again
     if not again.any():
         return part
-    if policy == "error" and (feature.role == TARGET or _differ(part)):
+    if policy == "error" and (feature.role == TARGET or len(_contradictions(part))):
         raise _duplicated(part, feature, width, panel)
     if policy == "mean":
         group = np.cumsum(np.concatenate([[True], ~again[:-1]])) - 1
@@ -179,9 +200,10 @@ def _resolve(part: Ragged, feature: Feature, width: int, policy: str, panel: Pan
     return part.latest()
 
 
-def _differ(part: Ragged) -> bool:
+def _contradictions(part: Ragged) -> NDArray[np.int64]:
+    """Where the next observation is of the same segment and time, and another value."""
     at = np.flatnonzero(part.again)
-    return bool((part.values[at] != part.values[at + 1]).any())
+    return at[part.values[at] != part.values[at + 1]]
 
 
 def _duplicated(part: Ragged, feature: Feature, width: int, panel: Panel) -> ValueError:

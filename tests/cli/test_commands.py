@@ -163,6 +163,14 @@ def test_bad_data_leaves_with_code_2_and_one_line(ctsattn, wells, tmp_path, monk
     assert len(err.splitlines()) == 1 and err.startswith("ctsattn: ") and message in err
 
 
+def test_a_reason_of_several_lines_is_told_in_one(ctsattn, monkeypatch):
+    def fail(**_: object) -> None:
+        raise ValueError("a reason\n  of pandas:\n\n - in lines")
+
+    monkeypatch.setattr("ctsattn.cli.app", fail)
+    assert ctsattn("describe", "wells.csv") == (2, "", "ctsattn: a reason of pandas: - in lines\n")
+
+
 def test_wrong_usage_leaves_with_code_2(ctsattn):
     code, _, err = ctsattn("fit")
     assert code == 2 and "DATA" in err

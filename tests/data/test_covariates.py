@@ -123,6 +123,18 @@ def test_static_numbers_are_standardised_and_missing_ones_are_the_mean():
         assert reread(schema, PLAIN, static_df=static.iloc[:1]).static[0, 0] == 0.0
 
 
+def test_measurements_that_differ_between_two_frames_are_told_of_and_the_later_frame_holds():
+    frame, other = PLAIN.assign(x=np.arange(12.0)), PLAIN[["unique_id", "ds"]].assign(x=np.arange(12.0))
+    columns = Columns.of(past_cols=["x"])
+    read(frame, columns, past_df=other)  # they agree, and no warning
+    other.loc[3, "x"] = -5.0
+    with pytest.warns(
+        DataWarning, match=r"'x' is in several frames, which differ at 1 time\(s\): unique_id 'a'"
+    ):
+        _, store = read(frame, columns, past_df=other)
+    assert (store.past.values == -5.0).sum() == 1
+
+
 @pytest.mark.parametrize("ids", [[1, 2], ["A", "B"], [1.5, np.nan]])
 def test_static_rows_that_are_of_no_series_are_refused_with_both_kinds_of_ids(ids):
     static = pd.DataFrame({"unique_id": ids, "size": [30.0, 10.0]})
