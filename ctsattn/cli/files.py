@@ -58,9 +58,10 @@ def read_times(frame: pd.DataFrame, column: str, pattern: str | None) -> pd.Data
     try:
         return frame.assign(**{column: pd.to_datetime(frame[column].astype("str"), format=pattern)})
     except ValueError as error:
+        what = str(error).split(" You might want", 1)[0]  # what follows is advice on arguments of pandas
         raise ValueError(
             f"Column {column!r} does not follow --time-format {pattern!r}, for example "
-            f"{frame[column].iloc[0]!r}: {error}"
+            f"{frame[column].iloc[0]!r}: {what}"
         ) from error
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Forecaster(AnsweringEstimator):
-    """Probabilistic forecasts of irregular series by continuous attention over real time.
+    """Probabilistic forecasts of irregular series, by attention on a real clock.
 
     Frames may come from pandas, polars or pyarrow, in long form with any column names (`unique_id, ds, y` and
     `item_id, timestamp, target` are recognised), or wide with the time as index. Without an id column a frame

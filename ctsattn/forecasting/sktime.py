@@ -27,7 +27,7 @@ _ID, _TIME = "series", "time"
 
 
 class SktimeForecaster(BaseForecaster):
-    """Continuous attention as a forecaster of sktime.
+    """ctsattn as a forecaster of sktime.
 
     One model is trained for all instances of a panel or hierarchy. Columns of `X` are covariates known ahead.
     Any horizon may be asked after `fit`, in sample and out of sample, relative or absolute; absolute horizons

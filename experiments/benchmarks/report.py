@@ -160,7 +160,7 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def plots(lines: pd.DataFrame, folder: Path) -> list[Path]:
     """MSE against the horizon for each table, one picture for all; the paths written."""
-    import matplotlib.pyplot as plt
+    from ctsattn.plotting.style import CYCLE, MARKERS, legend_below, panels
 
     best = chosen(lines)
     best = best[(best["condition"] == "all") & best["horizon"].gt(0)]
@@ -169,21 +169,23 @@ def plots(lines: pd.DataFrame, folder: Path) -> list[Path]:
         return []
     folder.mkdir(parents=True, exist_ok=True)
     columns = min(3, len(names))
-    height = -(-len(names) // columns)
-    figure, axes = plt.subplots(height, columns, figsize=(4 * columns, 3 * height), squeeze=False)
-    for axis in axes.flat[len(names) :]:
-        axis.set_visible(False)
-    for axis, data in zip(axes.flat, names, strict=False):
+    kinds = sorted(best.groupby(["model", "mixer"]).groups)
+    looks = {
+        key: {"color": CYCLE[place % len(CYCLE)], "marker": MARKERS[place // len(CYCLE) % len(MARKERS)]}
+        for place, key in enumerate(kinds)
+    }
+    figure, axes = panels(len(names), columns=columns)
+    for axis, data in zip(axes, names, strict=True):
         for key, group in best[best["data"] == data].groupby(["model", "mixer"]):
             group = group.sort_values("horizon")
             spread = group.get("test mse/std")
-            axis.errorbar(group["horizon"], group["test mse/mean"], spread, marker="o", label=_label(*key))
-        axis.set(title=data, xlabel="steps ahead", ylabel="MSE")
-    axes.flat[0].legend(fontsize="small")
-    figure.tight_layout()
+            label = _label(*key)
+            axis.errorbar(group["horizon"], group["test mse/mean"], spread, label=label, **looks[key])
+        axis.set(title=data, xlabel="steps ahead", ylabel="MSE", ylim=(0, None))
+        axis.set_xticks(sorted(best.loc[best["data"] == data, "horizon"].unique()))
+    legend_below(figure, axes)
     path = folder / "long_horizon.png"
     figure.savefig(path, dpi=120)
-    plt.close(figure)
     return [path]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from ctsattn.plotting.style import CYCLE, GREY, legend_below, panels
+from ctsattn.plotting.style import CYCLE, GREY, INK, legend_below, panels
 from experiments.hypotheses.claims import h6_switch
 from experiments.hypotheses.rows import RESULTS, read
 
@@ -97,9 +97,10 @@ def _switches(rows: pd.DataFrame, folder: Path) -> Iterator[Path]:
             style = "-" if kept else "--"
             ax.plot(_PLACES, percent.mean(), style, color=colours[arm], marker="o", markersize=3, label=label)
         stayed = 100 * np.log(here["stayed-10"] / here["before"]).groupby(here["arm"].str[:2]).mean()
-        for start, value in stayed.items():
-            ax.plot([10.0], [value], "x", color=GREY, label=f"{start} not switched")
+        for marker, (start, value) in zip(("x", "+"), stayed.items(), strict=False):
+            ax.plot([10.0], [value], marker, color=INK, label=f"{start} not switched")
         ax.set(title=name, xlabel="percent of training since the switch", ylabel="change of loss, percent")
+        ax.set_xticks(_PLACES, ["before", "0", "1", "10"])
     legend_below(figure, axes, columns=4)
     path = folder / "switches.png"
     figure.savefig(path, dpi=120)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from ctsattn.plotting.style import BLUE, CYCLE, GREY, INK, VERMILION, panels
+from ctsattn.plotting.style import BLUE, CYCLE, GREY, INK, VERMILION, legend_below, panels
 from experiments.hypotheses.claims.finding import Finding
 from experiments.hypotheses.control_figures import FIGURES
 from experiments.hypotheses.control_figures import draw as draw_controls
@@ -71,7 +71,7 @@ def dose(rows: pd.DataFrame, plan: Plan, folder: Path) -> Path:
     """Mean log ratio under each condition against the irregularity of the gaps, and the slope within sets."""
     names = conditions(plan, "regular", "irregular", "unseen")
     arms = [("A4", "A0"), ("A4", "A1")]
-    figure, axes = panels(len(arms), columns=len(arms), figsize=(11.5, 4.2))
+    figure, axes = panels(len(arms), columns=len(arms), figsize=(11.5, 4.4))
     for ax, (arm, baseline) in zip(axes, arms, strict=True):
         found = ratios(tested(rows, "thinned"), arm, baseline, names, list(plan.tables["data"]))
         for kind, colour in zip(("regular", "irregular", "unseen"), CYCLE, strict=False):
@@ -86,7 +86,7 @@ def dose(rows: pd.DataFrame, plan: Plan, folder: Path) -> Path:
         ax.axhline(0.0, color=GREY, linewidth=0.8)
         ax.set(title=f"{_NAMES[arm]} / {_NAMES[baseline]}", xlabel="coefficient of variation of the gaps")
     axes[0].set_ylabel("change of test MSE, percent")
-    axes[0].legend(frameon=False, fontsize=8, loc="lower left")
+    legend_below(figure, axes)
     path = folder / "dose.png"
     figure.savefig(path, dpi=120)
     return path

@@ -231,14 +231,16 @@ def measure_longest(length: int = 262144) -> str:
 
 def draw(source: Path, target: Path) -> None:
     """Speed against flash attention by length, for each width."""
-    import matplotlib.pyplot as plt
     import pandas as pd
+
+    from ctsattn.plotting.style import BLUE, GREEN, GREY, VERMILION, legend_below, panels
 
     rows = pd.read_csv(source)
     rows = rows[(rows.backend == "triton") & rows["keys"].isin([128, 512, 2048, 8192, 32768])]
     rows = rows.sort_values("keys")
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-    colours = {"forward": "tab:blue", "backward": "tab:orange", "forward+backward": "tab:green"}
+    figure, axes = panels(2, columns=2, figsize=(9, 3.8))
+    axes[1].sharey(axes[0])
+    colours = {"forward": BLUE, "backward": VERMILION, "forward+backward": GREEN}
     for axis, (width, group) in zip(axes, rows.groupby("head_dim"), strict=True):
         for (step, causal), line in group.groupby(["pass", "causal"]):
             label = f"{step}, {'causal' if causal else 'full'}"
@@ -249,13 +251,13 @@ def draw(source: Path, target: Path) -> None:
                 "markersize": 3,
             }
             axis.plot(line["keys"], line.ratio_to_flash, label=label, **style)
-        axis.axhline(1.0, color="0.5", linewidth=0.8)
+        axis.axhline(1.0, color=GREY, linewidth=0.8)
         title = f"head width {width}, commit {', '.join(group.commit.unique())}"
         axis.set(xscale="log", xlabel="length", title=title, ylim=(0, None))
         axis.set_xticks(sorted(group["keys"].unique()), [str(x) for x in sorted(group["keys"].unique())])
         axis.minorticks_off()
     axes[0].set_ylabel("speed / flash attention's")
-    axes[1].legend(fontsize=7, frameon=False)
+    legend_below(figure, axes, columns=3)
     figure.savefig(target, dpi=150)
 
 
