@@ -22,6 +22,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The default of config ``remember_data``"),
     # Its own normal distribution stands in for those of skpro where that is not installed, and says so.
     pytest.mark.filterwarnings("ignore:Forecasters' predict_proba requires skpro"),
+    # sktime joins the forecasts of `update_predict` by a call that pandas is to change.
+    pytest.mark.filterwarnings("ignore:Sorting by default when concatenating all DatetimeIndex"),
 ]
 
 
