@@ -91,7 +91,7 @@ def fit(
 ) -> None:
     """Train on a file and save the model.
 
-    For example: `ctsattn fit data.csv -o model.ctsattn --horizon 14D`
+    For example: `ctsattn fit data.csv -o model.ctsattn --horizon 24`
     """
     check_folder(output)
     forecaster = make_forecaster(
@@ -130,7 +130,7 @@ def predict(
 ) -> None:
     """Forecast with a trained model; the result goes to the pipe or a file.
 
-    For example: `ctsattn predict model.ctsattn --horizon 14D --level 50 --level 90 -o forecast.csv`
+    For example: `ctsattn predict model.ctsattn --steps 24 --level 50 --level 90 -o forecast.csv`
     """
     from ctsattn import Forecaster
 
@@ -165,7 +165,7 @@ def describe(
 ) -> None:
     """Say what is in a file, and what the model will make of it.
 
-    For example: `ctsattn describe data.csv --time-col when --target-col level`
+    For example: `ctsattn describe data.csv --time-col ds --target-col y`
     """
     from ctsattn.cli import describe as reporting
     from ctsattn.data.schema import Columns
