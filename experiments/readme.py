@@ -23,10 +23,10 @@ _LENGTHS = (2048, 8192)
 _PASSES = ("forward", "backward")
 _RATIOS = ("ratio_to_flash", "ratio_to_cudnn")
 _NAIVE = {"last_value", "seasonal_naive", "window_mean"}
-_ONLY_NAIVE = (
-    "\n\nOnly naive forecasts so far: no row of a trained model is committed yet, so this table shows what is to "
-    "be\nbeaten and says nothing about how `ctsattn` does."
-)
+_ONLY_NAIVE = """
+
+Only naive forecasts so far: no row of a trained model is committed yet, so this table shows what is to be
+beaten and says nothing about how `ctsattn` does."""
 
 
 def kernels() -> str:
