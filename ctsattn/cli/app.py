@@ -26,7 +26,7 @@ from ctsattn.cli.options import (
     TimeCol,
     TimeFormat,
 )
-from ctsattn.cli.steps import make_forecaster, number_or_text, read_observations, steps_or_span
+from ctsattn.cli.steps import make_forecaster, number_or_text, read_observations
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -97,7 +97,7 @@ def fit(
     forecaster = make_forecaster(
         model,
         max_steps,
-        horizon=steps_or_span(horizon),
+        horizon=number_or_text(horizon),
         id_col=id_col,
         time_col=time_col,
         target_col=target_col if len(target_col) > 1 else target_col[0],
@@ -172,7 +172,7 @@ def describe(
 
     columns = Columns.of(id_col, time_col, target_col, static_col, past_col, future_col)
     frame = read_observations(data, id_col, time_col, time_format)
-    report = reporting.describe(frame, columns, horizon=steps_or_span(horizon))
+    report = reporting.describe(frame, columns, horizon=number_or_text(horizon))
     typer.echo(json.dumps(report.as_dict(), indent=2) if as_json else reporting.to_text(report))
 
 

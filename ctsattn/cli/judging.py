@@ -23,7 +23,7 @@ from ctsattn.cli.options import (
     TimeCol,
     TimeFormat,
 )
-from ctsattn.cli.steps import make_forecaster, read_observations, steps_or_span, table_text
+from ctsattn.cli.steps import make_forecaster, number_or_text, read_observations, table_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def evaluate(
         cv = make_forecaster(
             model,
             max_steps,
-            horizon=steps_or_span(horizon),
+            horizon=number_or_text(horizon),
             duplicates=duplicates,
             random_state=seed,
             verbose=not quiet,
@@ -110,7 +110,7 @@ def benchmark(
         check_writable(output)
     frame = read_times(read_data(data, id_col), time_col, time_format)
     options = {
-        "horizon": steps_or_span(horizon),
+        "horizon": number_or_text(horizon),
         "id_col": id_col,
         "time_col": time_col,
         "target_col": target_col if len(target_col) > 1 else target_col[0],

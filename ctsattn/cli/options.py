@@ -21,7 +21,10 @@ PastCol = Annotated[list[str], typer.Option(help="Covariate known up to now; may
 FutureCol = Annotated[list[str], typer.Option(help="Covariate known ahead; may be given again.")]
 Horizon = Annotated[
     str | None,
-    typer.Option(help="How far to look ahead: steps (24) or a span (36h, 90D). Default: from the data."),
+    typer.Option(
+        help="How far to look ahead: steps (24) or a span (36h, 90D; 36.0 where times are numbers). "
+        "Default: from the data."
+    ),
 ]
 Duplicates = Annotated[str, typer.Option(help="Several rows of a series at one time: error, mean or last.")]
 Model = Annotated[str, typer.Option(help="Name of the model: continuous_transformer, seasonal_naive, …")]

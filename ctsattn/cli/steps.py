@@ -27,15 +27,8 @@ def make_forecaster(model: str, max_steps: int | None, **options: Any) -> Any:
     return Forecaster(model=MODELS[model](), training=training, **options)
 
 
-def steps_or_span(text: str | None) -> int | str | float | None:
-    """Read a horizon: `24` is steps, `36h` a span."""
-    if text is None or not text.isdigit():
-        return text
-    return int(text)
-
-
 def number_or_text(text: str | None) -> str | float | int | None:
-    """Read a moment or a span: a number on a numeric clock, else text."""
+    """Read a moment or a horizon: `24` is a whole number, `36.0` a span of a numeric clock, `36h` text."""
     if text is None:
         return None
     try:

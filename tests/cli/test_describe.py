@@ -99,3 +99,10 @@ def test_spans_are_told_in_the_unit_that_fits(span, words):
 
 def test_numbers_have_no_unit():
     assert in_words(0.25, is_physical=False) == "0.25"
+
+
+def test_a_span_may_be_asked_on_a_numeric_clock(ctsattn, tmp_path):
+    place = tmp_path / "numbers.csv"
+    pd.DataFrame({"ds": range(0, 400, 2), "y": range(200)}).to_csv(place, index=False)
+    assert "look ahead 30 " in ctsattn("describe", place, "--horizon", "30.0")[1]
+    assert "look ahead 60 " in ctsattn("describe", place, "--horizon", "30")[1]  # steps
