@@ -1,4 +1,4 @@
-"""Break each behaviour by one change and see its test fail: `python scripts/mutate.py [behaviour ...]`.
+"""Break each behaviour by one change and see its test fail: `python tests/mutate.py [behaviour ...]`.
 
 The committed tree is laid into a temporary folder; nothing else is touched. Every test is first run there as
 it is. A mutation that its test survives, or a test that fails without one, ends the run with code 1.
