@@ -49,9 +49,11 @@ def kernels() -> str:
     head = ["head width", "length"]
     head += [f"{name}{what}" for name in _PASSES for what in (", ms", " × flash", " × cuDNN")]
     named = (", ".join(ours[column].unique()) for column in ("device", "dtype"))
+    commits = ours.groupby("head_dim")["commit"].unique()
+    timed = "; ".join(f"width {width} at commit {', '.join(found)}" for width, found in commits.items())
     return (
         f"{_markdown(head, lines)}\n\n{', '.join(named)}; above 1 ours is faster. Largest relative error "
-        f"{ours['error'].max():.1e}."
+        f"{ours['error'].max():.1e}. Timed: {timed}."
     )
 
 
