@@ -24,7 +24,7 @@ from experiments.benchmarks.plan import Run
 from experiments.benchmarks.scores import competition_scores
 from experiments.benchmarks.tasks import Rounds, Task, record_task, row_task
 
-_WARM_UP_BATCHES = 16  # of windows from which the closed-form part is learned
+_WARM_UP_BATCHES = 48  # of windows from which the closed-form part is learned
 _WARM_UP_WINDOWS = 1024  # channels' windows in each
 _WARM_UP_SEED = 2**16  # apart from the seeds of training
 _QUANTILES = tuple(np.round(np.arange(0.1, 0.91, 0.1), 1))
