@@ -131,13 +131,21 @@ def _tabular(run: Run) -> Outcome:
     return Outcome(scores, fitted - started if log else 0.0, predicted, params, log.steps if log else 0)
 
 
+def _device() -> torch.device:
+    """Where networks are fitted and asked."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def _warm_up(network: nn.Module, task: Task, seed: int) -> None:
     """The closed-form start that `Forecaster.fit` gives a network which has one."""
     warm_up: Any = getattr(network, "warm_up", None)
     if warm_up is not None:
         size = max(8, _WARM_UP_WINDOWS // task.spec.num_targets)
+        drawn = islice(task.training(size, seed + _WARM_UP_SEED), _WARM_UP_BATCHES)
+        device = _device()
+        network.to(device)
         with own_randomness(seed):
-            warm_up(list(islice(task.training(size, seed + _WARM_UP_SEED), _WARM_UP_BATCHES)))
+            warm_up([batch.to(device) for batch in drawn])
 
 
 @dataclass(frozen=True)
@@ -160,7 +168,7 @@ def _scores(part: str, errors: Errors, run: Run) -> dict[tuple[str, str], float]
 
 def evaluate(network: nn.Module, task: Task, part: str, point: str = "mean") -> Errors:
     """Errors of a network over all windows of a part; they do not depend on how windows are batched."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = _device()
     network = network.to(device).eval()
     size = max(1, EVALUATED // task.spec.num_targets)
     errors = Errors()
