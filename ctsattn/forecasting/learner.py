@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ctsattn.data.batch import Batch
 from ctsattn.forecasting.loss_history import LossHistory, read_history
 from ctsattn.forecasting.resuming import Checkpointing, RunFile, State
+from ctsattn.forecasting.shards import whole
 from ctsattn.forecasting.training import Progress, Training, TrainingLog
 from ctsattn.losses import masked_mean
 
@@ -195,13 +196,16 @@ class Learner(lightning.LightningModule):
         if not finite:
             self.bad_series = tuple(sorted(set(held.batch.series.tolist())))
             self.trainer.should_stop = True
-            # A harmless step: what it does to the weights is undone when training ends.
-            return torch.stack([(p * 0.0).nan_to_num().sum() for p in self.network.parameters()]).sum()
+            return self._harmless_loss()
         self.train_loss = float(loss.detach())
         self._keep_good_weights()
         self.steps = self.step + 1
         self.losses.add(self.steps, self.train_loss)
         return loss
+
+    def _harmless_loss(self) -> Tensor:
+        """A loss whose gradients are 0; what the step does to the weights is undone when training ends."""
+        return torch.stack([(p * 0.0).nan_to_num().sum() for p in self.network.parameters()]).sum()
 
     def _keep_good_weights(self) -> None:
         """Remember the weights that gave a finite loss, in buffers made once."""
@@ -273,10 +277,10 @@ class Learner(lightning.LightningModule):
             self.progress(f"ctsattn: {text}", last=last)
 
     def state(self) -> State:
-        """What a checkpoint keeps of this module."""
+        """What a checkpoint keeps of this module; where weights are spread, every process must ask."""
         parts = {"network": self.network.state_dict(), "best": self.best_weights, "good": self.good_weights}
         tensors = {
-            f"{part}/{name}": value.clone()
+            f"{part}/{name}": whole(value).clone()
             for part, values in parts.items()
             for name, value in (values or {}).items()
         }

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ctsattn.forecasting import checkpoint
+from ctsattn.forecasting.shards import holds_shards, shard_like, whole
 from ctsattn.forecasting.training import Training
 
 State = tuple[dict[str, Any], dict[str, Tensor]]
@@ -101,9 +102,11 @@ class Checkpointing(lightning.Callback):
         processes = gathered(
             {"stream": self.stream.state_before(pl_module.batches), "random": _random_states()}
         )
+        if not trainer.is_global_zero and not holds_shards(pl_module):
+            return  # shards are gathered by all processes, whole weights are those of the first
+        header, tensors = pl_module.state()
+        more, arrays = _trainer_state(trainer, processes)
         if trainer.is_global_zero:
-            header, tensors = pl_module.state()
-            more, arrays = _trainer_state(trainer, processes)
             self.file.write(({**header, **more}, {**tensors, **arrays}))
 
 
@@ -126,7 +129,7 @@ def _trainer_state(trainer: Any, processes: list[dict[str, Any]]) -> State:
     """What Lightning and torch keep outside the network."""
     optimiser = trainer.optimizers[0].state_dict()
     tensors = {
-        f"optimiser/{number}/{name}": value
+        f"optimiser/{number}/{name}": whole(value)
         for number, values in optimiser["state"].items()
         for name, value in values.items()
     }
@@ -148,11 +151,12 @@ def _trainer_state(trainer: Any, processes: list[dict[str, Any]]) -> State:
 def restore_trainer(trainer: Any, saved: State) -> None:
     """Inverse of what the checkpoint keeps of the trainer, once its optimiser is there."""
     header, tensors = saved
+    weights = [p for group in trainer.optimizers[0].param_groups for p in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimiser/"):
             _, number, field = name.split("/")
-            state.setdefault(int(number), {})[field] = value
+            state.setdefault(int(number), {})[field] = shard_like(value, weights[int(number)])
     trainer.optimizers[0].load_state_dict({"state": state, "param_groups": header["groups"]})
     trainer.lr_scheduler_configs[0].scheduler.load_state_dict(dict(header["schedule"]))
     trainer.precision_plugin.load_state_dict(header["precision"])

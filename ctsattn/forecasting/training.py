@@ -65,7 +65,8 @@ class Training:
         precision: "32-true", "bf16-mixed" or "16-mixed". Times stay in float32 in all of them.
         accelerator: As in `lightning.Trainer`.
         devices: As in `lightning.Trainer`.
-        strategy: As in `lightning.Trainer`.
+        strategy: As in `lightning.Trainer`: "ddp" holds all weights on each device, "fsdp" spreads them over
+            the devices (PyTorch's `fully_shard`). Others that spread weights are refused.
         num_nodes: As in `lightning.Trainer`.
         checkpoint_dir: Folder for checkpoints, written every `validate_every` steps. A `fit` with the same
             data, options and `random_state` goes on from the latest one, to the same result as without the
@@ -107,6 +108,22 @@ class Training:
         if self.precision not in _PRECISIONS:
             raise ValueError(
                 f"`Training.precision` must be one of {', '.join(_PRECISIONS)}, but it is {self.precision!r}."
+            )
+        self._check_strategy()
+
+    def _check_strategy(self) -> None:
+        other = self.trainer.get("strategy", self.strategy)
+        name = other if isinstance(other, str) else type(other).__name__
+        spreads = name.lower().startswith(("fsdp", "deepspeed", "modelparallel"))
+        if spreads and (name != "fsdp" or "strategy" in self.trainer):
+            raise ValueError(
+                f"Training with {name!r} leaves each device with a part of the weights that cannot be "
+                'brought together here. Use `Training(strategy="fsdp")` to spread them, or "ddp".'
+            )
+        if name == "fsdp" and self.precision == "16-mixed":
+            raise ValueError(
+                '`Training.precision` "16-mixed" scales its loss, which strategy "fsdp" cannot do. Use '
+                '"bf16-mixed" or "32-true".'
             )
 
 
@@ -169,12 +186,14 @@ def _quiet_lightning() -> Iterator[None]:
 
 
 def _trainer_options(training: Training, validate: bool, folder: str) -> dict[str, Any]:
+    from ctsattn.forecasting.sharding import sharding_strategy
+
     options: dict[str, Any] = {
         "max_steps": training.max_steps,
         "max_epochs": -1,
         "accelerator": training.accelerator,
         "devices": training.devices,
-        "strategy": training.strategy,
+        "strategy": sharding_strategy() if training.strategy == "fsdp" else training.strategy,
         "num_nodes": training.num_nodes,
         "precision": training.precision,
         "gradient_clip_val": training.gradient_clip or None,
@@ -225,8 +244,10 @@ def train(
     """
     from ctsattn.forecasting.learner import Learner, run
     from ctsattn.forecasting.resuming import RunFile
+    from ctsattn.forecasting.sharding import ShardedLearner
 
-    learner = Learner(network, training, progress)
+    kind = ShardedLearner if training.strategy == "fsdp" else Learner
+    learner = kind(network, training, progress)
     file = RunFile.of(training, name)
     with own_randomness(seed), _quiet_lightning(), tempfile.TemporaryDirectory() as folder:
         options = _trainer_options(training, validation is not None, folder)

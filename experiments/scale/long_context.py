@@ -4,7 +4,7 @@
     python -m experiments.scale.long_context --lengths 4096 8192 --dtype float32
     torchrun --standalone --nproc-per-node 2 -m experiments.scale.long_context --ring --lengths 1048576
 
-Forward and backward of causal `continuous_attention` over irregular times, and of a whole network that looks
+Forward and backward of causal `continuous_attention` over irregular times, and of whole networks that look
 back on as many observations; the first command wants a GPU, the second one suits a CPU. With `--ring` each
 process holds a part of the sequence, and compares its part of the answer with that of one device.
 """
@@ -15,6 +15,8 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -29,6 +31,7 @@ from experiments.scale.stamp import stamp, write
 
 LENGTHS = [2**n for n in range(16, 21)]
 HEADS, WIDTH = 4, 64
+LONG = 3.0  # seconds of a step that is not repeated
 
 
 def inputs(length: int, dtype: torch.dtype, device: str) -> tuple[list[Tensor], Tensor]:
@@ -47,16 +50,21 @@ def operator(length: int, dtype: torch.dtype, device: str) -> Callable[[], objec
         part.requires_grad_()
 
     def step() -> None:
-        out = continuous_attention(*parts, times, is_causal=True)
+        out = continuous_attention(*parts, times=times, is_causal=True)
         torch.autograd.grad(out.float().square().mean(), parts)
 
     return step
 
 
-def network(length: int, dtype: torch.dtype, device: str) -> Callable[[], object]:
+PATCHES = ContinuousTransformer(d_model=128, num_layers=2, num_heads=2, dropout=0.0)
+TOKENS = replace(PATCHES, mixer="continuous", patch=None, is_causal=True)
+
+
+def network(
+    length: int, dtype: torch.dtype, device: str, config: ContinuousTransformer
+) -> Callable[[], object]:
     """Loss and gradients of a model whose window shows `length` observations of one series."""
     spec = TaskSpec(lookback=float(length), horizon=24.0)
-    config = ContinuousTransformer(d_model=128, num_layers=2, num_heads=2, dropout=0.0)
     model = config.build(spec).to(device)
     batch = one_series(length).to(device)
 
@@ -102,27 +110,44 @@ def one_series(length: int, queries: int = 24) -> Batch:
     )
 
 
-def measured(make: Callable[[], Callable[[], object]], device: str) -> tuple[float, float]:
-    """Seconds of the faster of two steps, and peak memory in MiB (0 on a CPU)."""
-    step, seconds = make(), []
+def measured(step: Callable[[], object], device: str) -> tuple[float, float]:
+    """Seconds of the fastest of three steps (fewer where they are long), peak memory in MiB (0 on a CPU)."""
+    seconds: list[float] = []
     if device == "cuda":
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    for _ in range(2):
+    while len(seconds) < 3 and sum(seconds) < LONG:
+        if dist.is_initialized():
+            dist.barrier()
         begin = time.perf_counter()
         step()
         if device == "cuda":
             torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(agreed(time.perf_counter() - begin, device))
     peak = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0.0
-    return min(seconds), peak
+    return min(seconds), agreed(peak, device)
+
+
+def agreed(number: float, device: str) -> float:
+    """The largest of what the processes of a run have."""
+    if not dist.is_initialized():
+        return number
+    found = torch.tensor(number, device=device, dtype=torch.float64)
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return found.item()
 
 
 def one_device(options: argparse.Namespace, device: str) -> None:
     """Time and memory of operator and network for each length."""
     dtype, rows = getattr(torch, options.dtype), []
-    for what, make in (("operator", operator), ("network", network)):
+    for what, make in (
+        ("operator", operator),
+        ("network, 48 patches", partial(network, config=PATCHES)),
+        ("network, a token each", partial(network, config=TOKENS)),
+    ):
+        make(options.lengths[0], dtype, device)()  # compiles
         for length in options.lengths:
-            seconds, peak = measured(lambda make=make, n=length: make(n, dtype, device), device)
+            seconds, peak = measured(make(length, dtype, device), device)
             row = {
                 "what": what,
                 "observations": length,
@@ -136,13 +161,17 @@ def one_device(options: argparse.Namespace, device: str) -> None:
 
 def ring(options: argparse.Namespace, device: str) -> None:
     """The ring's answer and gradients against those of one device, on the first process."""
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    rows = []
-    for length in options.lengths:
-        row = against_one(length, getattr(torch, options.dtype), device, rank, world)
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    rows, dtype = [], getattr(torch, options.dtype)
+    for causal in (True, False):
+        against_one(options.lengths[0], causal, dtype, device)  # compiles
+    for length, causal in [(n, causal) for n in options.lengths for causal in (True, False)]:
+        if length > options.longest_full and not causal:
+            continue
+        row = against_one(length, causal, dtype, device)
         rows.append({**row, "processes": world, "dtype": options.dtype, **stamp()})
         if rank == 0:
             print(row, flush=True)
@@ -150,39 +179,52 @@ def ring(options: argparse.Namespace, device: str) -> None:
     dist.destroy_process_group()
 
 
-def against_one(length: int, dtype: torch.dtype, device: str, rank: int, world: int) -> dict[str, float]:
-    """Largest differences between the ring and one device, over its part of the sequence."""
+def against_one(length: int, causal: bool, dtype: torch.dtype, device: str) -> dict[str, float]:
+    """Time and memory of the ring and of one device, and the largest differences between them."""
+    rank, world = dist.get_rank(), dist.get_world_size()
     whole, times = inputs(length, dtype, device)
     mine = slice(rank * length // world, (rank + 1) * length // world)
     part = [x[:, :, mine].clone().requires_grad_() for x in whole]
-    begin = time.perf_counter()
-    out = ring_attention(*part, times[mine], is_causal=True)
-    grads = torch.autograd.grad(out.float().square().sum() / out.numel(), part)
-    if device == "cuda":
-        torch.cuda.synchronize()
-    seconds = time.perf_counter() - begin
-    whole = [x.requires_grad_() for x in whole]
-    expected = continuous_attention(*whole, times, is_causal=True)
-    wanted = torch.autograd.grad(expected.float().square().sum() / out.numel(), whole)
-    error = (out - expected[:, :, mine]).abs().max().item() / expected.abs().max().item()
-    worst = max(
-        (a - b[:, :, mine]).abs().max().item() / b.abs().max().item()
-        for a, b in zip(grads, wanted, strict=True)
-    )
-    found = torch.tensor([error, worst], device=device)
-    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    at, found = times[mine], []
+
+    def in_ring() -> None:
+        found[:] = answer_and_grads(ring_attention(*part, times=at, is_causal=causal), part)
+
+    def alone() -> None:
+        wanted[:] = answer_and_grads(continuous_attention(*whole, times=times, is_causal=causal), whole)
+
+    seconds, peak = measured(in_ring, device)
+    whole, wanted = [x.requires_grad_() for x in whole], []
+    one, one_peak = measured(alone, device)
+    errors = [
+        agreed((a - b[:, :, mine]).abs().max().item() / b.abs().max().item(), device)
+        for a, b in zip(found, wanted, strict=True)
+    ]
     return {
         "observations": length,
+        "causal": int(causal),
         "ring_seconds": round(seconds, 4),
-        "relative_error": found[0].item(),
-        "relative_error_gradients": found[1].item(),
+        "one_device_seconds": round(one, 4),
+        "ring_peak_mib": round(peak, 1),
+        "one_device_peak_mib": round(one_peak, 1),
+        "relative_error": errors[0],
+        "relative_error_gradients": max(errors[1:]),
     }
+
+
+def answer_and_grads(out: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    """An answer, and the gradients of its mean square over the sequence that it is part of."""
+    grads = torch.autograd.grad(out.float().square().sum() / out.shape[3], leaves)
+    return [out.detach(), *grads]
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument(
+        "--longest-full", type=int, default=2**18, help="longest sequence whose ring is measured without mask"
+    )
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32", "float64"])
     parser.add_argument(
         "--ring", action="store_true", help="under torchrun: compare the ring with one device"

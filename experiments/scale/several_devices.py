@@ -15,9 +15,12 @@ import argparse
 import hashlib
 import json
 import os
+import signal
 import time
 from pathlib import Path
+from typing import Any
 
+import lightning
 import numpy as np
 import pandas as pd
 import torch
@@ -42,6 +45,21 @@ def series(count: int, length: int, seed: int = 0) -> pd.DataFrame:
     return frame.drop_duplicates(["unique_id", "ds"])
 
 
+class Kill(lightning.Callback):
+    """Kills this process after some steps, as a machine that loses its power would."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Kill when it is time."""
+        if trainer.global_step == self.step:
+            trainer.strategy.barrier()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def training(options: argparse.Namespace, world: int, nodes: int) -> Training:
     """Options of the run: as many devices on each node as there are processes on it."""
     return Training(
@@ -54,6 +72,8 @@ def training(options: argparse.Namespace, world: int, nodes: int) -> Training:
         num_nodes=nodes,
         strategy=options.strategy or ("ddp" if world > 1 else "auto"),
         checkpoint_dir=options.checkpoint_dir,
+        validate_every=options.checkpoint_every,
+        trainer={"callbacks": [Kill(options.kill_at)]} if options.kill_at else {},
     )
 
 
@@ -85,6 +105,8 @@ def main() -> None:
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--accelerator", default="auto")
     parser.add_argument("--checkpoint-dir", default=None)
+    parser.add_argument("--checkpoint-every", type=int, default=25, help="steps between checkpoints")
+    parser.add_argument("--kill-at", type=int, default=0, help="step after which each process kills itself")
     parser.add_argument("--devices", type=int, default=0, help="processes to start where torchrun did not")
     parser.add_argument("--strategy", default="", help="as in lightning.Trainer, for example ddp_spawn")
     options = parser.parse_args()
@@ -108,6 +130,7 @@ def main() -> None:
         told = {
             "processes": options.devices or world,
             "steps": log.steps,
+            "resumed_at": log.resumed_at,
             "same_weights": len(held) == 1,
             "fit_seconds": log.seconds,
             "predict_seconds": seconds,

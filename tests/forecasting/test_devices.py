@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +18,7 @@ from ctsattn import Forecaster
 from ctsattn.forecasting import predicting
 from ctsattn.forecasting.devices import collect, devices_of, on_devices, share_of
 
-from .conftest import irregular, tiny
+from .conftest import QUICK, irregular, tiny
 
 ROOT = Path(__file__).parents[2]
 TINY_RUN = [
@@ -78,6 +79,18 @@ def test_two_devices_answer_the_rows_of_one_in_the_same_order(ids, monkeypatch):
     monkeypatch.setattr(predicting, "devices_of", two)
     pd.testing.assert_frame_equal(model.predict(**asked), one)
     assert used == ["two"]
+
+
+@pytest.mark.gpu
+def test_two_gpus_of_one_process_answer_the_rows_of_one():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    model = tiny(training=replace(QUICK, accelerator="gpu")).fit(irregular(("b", "a", "c", "e", "d")))
+    asked = {"horizon": "1D", "level": [80], "batch_size": 2}
+    one = model.predict(**asked)
+    model.set_params(training__devices=2)
+    assert devices_of("gpu", 2) == [torch.device("cuda", 0), torch.device("cuda", 1)]
+    pd.testing.assert_frame_equal(model.predict(**asked), one, rtol=0, atol=1e-6)
 
 
 def test_each_device_has_a_copy_of_its_own_and_results_keep_the_order_of_the_jobs():
