@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ def stamp(seed: int = 0) -> dict[str, str | int]:
     return {
         "seed": seed,
         "command": shlex.join(["python", "-m", f"experiments.scale.{script}", *sys.argv[1:]]),
-        "commit": commit(),
+        "commit": os.environ.get("CTSATTN_COMMIT") or commit(),  # a copy without its history is told
         "versions": versions("torch", "numpy", "lightning"),
         "device": device_name(),
     }
