@@ -31,7 +31,7 @@ from experiments.scale.stamp import stamp, write
 
 LENGTHS = [2**n for n in range(16, 21)]
 HEADS, WIDTH = 4, 64
-LONG = 3.0  # seconds of a step that is not repeated
+LONG = 1.0  # seconds of steps after which none is repeated
 
 
 def inputs(length: int, dtype: torch.dtype, device: str) -> tuple[list[Tensor], Tensor]:
@@ -74,6 +74,13 @@ def network(
         loss.backward()
 
     return step
+
+
+MEASURED = {
+    "operator": operator,
+    "network of 48 patches": partial(network, config=PATCHES),
+    "network of a token each": partial(network, config=TOKENS),
+}
 
 
 def one_series(length: int, queries: int = 24) -> Batch:
@@ -140,11 +147,8 @@ def agreed(number: float, device: str) -> float:
 def one_device(options: argparse.Namespace, device: str) -> None:
     """Time and memory of operator and network for each length."""
     dtype, rows = getattr(torch, options.dtype), []
-    for what, make in (
-        ("operator", operator),
-        ("network, 48 patches", partial(network, config=PATCHES)),
-        ("network, a token each", partial(network, config=TOKENS)),
-    ):
+    for what in options.what:
+        make = MEASURED[what]
         make(options.lengths[0], dtype, device)()  # compiles
         for length in options.lengths:
             seconds, peak = measured(make(length, dtype, device), device)
@@ -225,6 +229,7 @@ def main() -> None:
     parser.add_argument(
         "--longest-full", type=int, default=2**18, help="longest sequence whose ring is measured without mask"
     )
+    parser.add_argument("--what", nargs="+", default=list(MEASURED), choices=list(MEASURED))
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32", "float64"])
     parser.add_argument(
         "--ring", action="store_true", help="under torchrun: compare the ring with one device"

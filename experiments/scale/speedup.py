@@ -25,7 +25,7 @@ from ctsattn.models import ContinuousTransformer
 from experiments.scale.several_devices import places, series
 from experiments.scale.stamp import stamp, write
 
-SIZES = ((1024, 8, 1024), (512, 8, 1024), (128, 3, 1024))  # width, layers, windows of a step
+SIZES = ((1024, 8, 2048), (512, 8, 2048), (128, 3, 2048))  # width, layers, windows of a step
 
 
 class Pace(lightning.Callback):
@@ -94,8 +94,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", help="width, layers and windows of each size")
     parser.add_argument("--times", type=int, nargs="+", default=[1], help="batches, in those of one device")
     parser.add_argument("--strategy", default="", help="ddp or fsdp where there are several processes")
-    parser.add_argument("--warm-up", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--warm-up", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--series", type=int, default=512)
     parser.add_argument("--precision", default="bf16-mixed")
     parser.add_argument("--results", default="", help="name of the CSV; speedup_<processes>_<strategy>")
