@@ -98,8 +98,13 @@ def ledger(path: Path, entry: Mapping[str, Any]) -> None:
 
 
 def commit() -> str:
-    """Commit of this checkout, with a plus sign where the package or the benchmarks were changed since."""
+    """Commit of this checkout, with a plus sign where the package or the benchmarks were changed since.
+
+    Where there is no checkout but files of one, `CTSATTN_COMMIT` says of which.
+    """
     here = Path(__file__).parent
+    if stated := os.environ.get("CTSATTN_COMMIT"):
+        return stated
     try:
         head = _git(here, "rev-parse", "--short=12", "HEAD")
         changed = _git(here, "status", "--porcelain", "--", "../../ctsattn", ".")
