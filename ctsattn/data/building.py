@@ -57,7 +57,9 @@ def _law(store: SeriesStore, channel: int) -> ScaleLaw:
     heads, counts = part.indptr[:-1], part.counts
     mean = np.add.reduceat(part.values, heads) / counts
     centred = part.values - np.repeat(mean, counts)
-    return ScaleLaw.learn(mean, np.sqrt(np.add.reduceat(centred**2, heads) / counts))
+    law = ScaleLaw.learn(mean, np.sqrt(np.add.reduceat(centred**2, heads) / counts))
+    spread = float(part.values.std())
+    return replace(law, centre=float(part.values.mean()), spread=spread if spread > 0 else 1.0)
 
 
 def build_store(panel: Panel, schema: Schema, *, duplicates: str = "error") -> SeriesStore:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.data.calendar import calendar_features
 from ctsattn.data.clock import Ticks
-from ctsattn.data.scalers import SCALERS, ScaleLaw, safe_scale
+from ctsattn.data.scalers import FIXED, SCALERS, ScaleLaw, safe_scale
 from ctsattn.data.schema import Schema
 from ctsattn.data.series import SeriesStore
 from ctsattn.data.windows import Past, Windows, cut_past
@@ -94,19 +94,27 @@ class Collator:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Scaled values of numeric channels and codes of others; offset and scale of the targets."""
         values = layout.scatter(store.past.values[past.at])
-        laws = self.schema.laws or (ScaleLaw(),) * store.num_channels
-        loc, scale = SCALERS[self.scaler](
-            *_something(values, layout.mask, np.array([law.level for law in laws]))
-        )
-        if self.scaler != "none":
-            own = layout.last(store.running_scale[past.at])
-            expected = np.stack([law(loc[:, c]) for c, law in enumerate(laws)], axis=1)
-            scale = safe_scale(scale, loc, past.counts, own, expected)
+        loc, scale = self._units(store, past, layout, values)
         is_code = np.array(self.spec.channel_codes) > 0
         loc, scale = np.where(is_code, 0.0, loc), np.where(is_code, 1.0, scale)
         scaled = np.clip((values - loc[..., None]) / scale[..., None], -LARGEST, LARGEST)
         scaled = np.where(layout.mask, scaled, 0.0)
         return scaled, loc[:, : store.num_targets], scale[:, : store.num_targets]
+
+    def _units(
+        self, store: SeriesStore, past: Past, layout: _Layout, values: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Offset and scale `[windows, channels]`, before categories are left out."""
+        laws = self.schema.laws or (ScaleLaw(),) * store.num_channels
+        shown = _something(values, layout.mask, np.array([law.level for law in laws]))
+        loc, scale = SCALERS[self.scaler](*shown)
+        if self.scaler == "channel":
+            return loc + [law.centre for law in laws], scale * [law.spread for law in laws]
+        if self.scaler in FIXED:
+            return loc, scale
+        own = layout.last(store.running_scale[past.at])
+        expected = np.stack([law(loc[:, c]) for c, law in enumerate(laws)], axis=1)
+        return loc, safe_scale(scale, loc, past.counts, own, expected)
 
     def _truth(
         self,

@@ -29,12 +29,16 @@ class ScaleLaw:
         exponent: $b$, in `[0, 1]`.
         floor: Smallest level the law is used at.
         level: Median level of the series, for windows that show nothing at all.
+        centre: Mean of all training values of the channel, for the scaler "channel".
+        spread: Their standard deviation; 1 where they do not vary.
     """
 
     log_factor: float = 0.0
     exponent: float = 0.0
     floor: float = 1.0
     level: float = 0.0
+    centre: float = 0.0
+    spread: float = 1.0
 
     def __call__(self, level: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the spread expected at `level`; positive."""
@@ -113,13 +117,17 @@ def none(
     return np.zeros(shape), np.ones(shape)
 
 
+# "channel" is the mean and deviation of a channel over the whole training data, which `Collator` reads off
+# its `ScaleLaw`; an array of windows says nothing of them.
 SCALERS: dict[str, Scaler] = {
     "standard": standard,
     "last": last,
     "robust": robust,
     "mean_abs": mean_abs,
     "none": none,
+    "channel": none,
 }
+FIXED = ("none", "channel")  # scalers whose units are the same for all windows
 
 
 def law_share(count: Any) -> Any:

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch, TaskSpec
+from ctsattn.data.scalers import FIXED
 from ctsattn.models.linear_path import LinearPath, Spread, TimeFeatures
 from ctsattn.models.tokens import ChannelIdentity, Covariates, ObservationTokens, PatchTokens
-from ctsattn.nn import HEADS, Encoder, MixerConfig, QueryDecoder, frequency_ladder
+from ctsattn.nn import HEADS, Encoder, Head, MixerConfig, QueryDecoder, WeightedHead, frequency_ladder
 
 _MAX_OBSERVATIONS = 64  # tokens up to which each observation gets its own
 _PATCHES = 48  # tokens of a longer window
+_APART, _JOINED = 0.02, 0.5  # deviation of the embeddings that tell channels apart, at the start
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class ContinuousTransformer:
         stride: Median gaps from one patch to the next; None: half a patch.
         is_causal: Whether the encoder's tokens see only earlier ones.
         mix_channels: Whether the channels of a query attend to each other.
+        join_channels: Whether the tokens of all channels stand in one sequence in the encoder, so that an
+            observation is seen by later ones of every channel. For many sparse channels, where it is also
+            the cheaper way.
         feedforward: Name in `ctsattn.nn.FEEDFORWARDS`.
         dropout: Share of features dropped in training.
         attention_dropout: Share of attention weights dropped in training; the exact operator then keeps all
@@ -49,6 +54,10 @@ class ContinuousTransformer:
             on its own and the network learns what it cannot say.
         head: Name in `ctsattn.nn.HEADS`.
         scaler: Name in `ctsattn.data.scalers.SCALERS`.
+        balance: How the loss weighs targets. None: every observed query counts alike, in scaled units. A
+            number: with a scaler that is the same for all windows errors count in the caller's units, and
+            the weight of a target falls with its observations to this power; at 1 the loss is the mean over
+            targets of their mean errors, however seldom they are observed.
     """
 
     d_model: int = 64
@@ -64,6 +73,7 @@ class ContinuousTransformer:
     stride: int | None = None
     is_causal: bool = False
     mix_channels: bool = True
+    join_channels: bool = False
     feedforward: str = "swiglu"
     dropout: float = 0.1
     attention_dropout: float = 0.0
@@ -71,6 +81,7 @@ class ContinuousTransformer:
     linear_share: float = 0.0
     head: str = "quantile"
     scaler: str = "standard"
+    balance: float | None = None
 
     @classmethod
     def small(cls, **changes: Any) -> ContinuousTransformer:
@@ -97,6 +108,23 @@ def make_tokens(config: ContinuousTransformer, spec: TaskSpec) -> ObservationTok
     return PatchTokens(spec, config.d_model, patch, config.stride or max(1, patch // 2))
 
 
+def target_weights(batches: Sequence[Batch], balance: float, in_own_units: bool) -> Tensor:
+    """Weights `[targets]` of the targets' losses, one on the average over observations.
+
+    Args:
+        batches: Windows with truths.
+        balance: Power of a target's observations by which its weight falls.
+        in_own_units: Whether to undo the scale, the same in all windows, for a squared error in the
+            caller's units.
+    """
+    observed = [batch.future_observed & batch.future_mask[:, None] for batch in batches]
+    counts = torch.stack([seen.sum(dim=(0, 2)) for seen in observed]).sum(dim=0).double().cpu()
+    weights = counts.clamp(min=1) ** -balance
+    if in_own_units:
+        weights = weights * batches[0].scale[0].square()
+    return weights * counts.sum().clamp(min=1) / (weights * counts).sum().clamp(min=1e-300)
+
+
 class ContinuousTransformerNetwork(nn.Module):
     """Network of `ContinuousTransformer`: a linear path plus what encoder and decoder add to it.
 
@@ -109,15 +137,16 @@ class ContinuousTransformerNetwork(nn.Module):
 
     def __init__(self, config: ContinuousTransformer, spec: TaskSpec) -> None:
         super().__init__()
-        self.spec, self.linear_share = spec, config.linear_share
+        self.spec, self.linear_share, self.balance = spec, config.linear_share, config.balance
+        self.join_channels, self.in_own_units = config.join_channels, config.scaler in FIXED
         d_model = config.d_model
         self.tokens = make_tokens(config, spec)
-        self.identity = ChannelIdentity(spec, d_model)
+        self.identity = ChannelIdentity(spec, d_model, _JOINED if config.join_channels else _APART)
         self.static = Covariates(spec.num_static, spec.static_codes, d_model)
         self.known = Covariates(spec.num_known, spec.known_codes, d_model)
         has_known = bool(spec.num_known or spec.known_codes)
         self.effect = nn.Linear(d_model, spec.num_targets, bias=False) if has_known else None
-        self.linear = LinearPath(spec, config.dropout, with_level=config.scaler == "none")
+        self.linear = LinearPath(spec, config.dropout, with_level=config.scaler in FIXED)
         mixer = self._mixer_config(config)
         d_ff = config.d_ff or 2 * d_model
         parts = (config.mixer, mixer, d_ff, config.feedforward, config.dropout, config.drop_path)
@@ -127,7 +156,8 @@ class ContinuousTransformerNetwork(nn.Module):
         )
         self.features = TimeFeatures(spec)
         self.ask = nn.Linear(TimeFeatures.num_features + 3, d_model)
-        self.head = HEADS[config.head]()
+        head = HEADS[config.head]()
+        self.head: Head = head if config.balance is None else WeightedHead(head, spec.num_targets)
         self.spread = Spread(spec, self.head.num_params - 1)
         self.gate = nn.Linear(d_model, self.linear.num_anchors)
         self.out = nn.Linear(d_model, self.head.num_params)
@@ -151,7 +181,9 @@ class ContinuousTransformerNetwork(nn.Module):
         )
 
     def warm_up(self, batches: Sequence[Batch]) -> None:
-        """Fit the linear path and the spread to windows with truths; called once, before training."""
+        """Learn weights, linear path and spread from windows with truths; called once, before training."""
+        if isinstance(self.head, WeightedHead) and self.balance is not None:
+            self.head.set_weights(target_weights(batches, self.balance, self.in_own_units))
         self.linear.start(batches, self.head, self.spread)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -179,9 +211,24 @@ class ContinuousTransformerNetwork(nn.Module):
         with torch.autocast(batch.past_times.device.type, enabled=False):
             tokens, times, mask = self.tokens(batch, context)
             asked = self._questions(batch) + static + known_future[:, None]
+        encode = self._encode_joined if self.join_channels else self._encode_apart
+        return self.decoder(asked, batch.future_times, encode(tokens, times, mask), times, mask)
+
+    def _encode_apart(self, tokens: Tensor, times: Tensor, mask: Tensor) -> Tensor:
+        """Encode each channel by itself, `[batch, channels, length, d_model]`."""
         memory = self.encoder(tokens.flatten(0, 1), times.flatten(0, 1), mask.flatten(0, 1))
-        memory = memory.unflatten(0, tokens.shape[:2])
-        return self.decoder(asked, batch.future_times, memory, times, mask)
+        return memory.unflatten(0, tokens.shape[:2])
+
+    def _encode_joined(self, tokens: Tensor, times: Tensor, mask: Tensor) -> Tensor:
+        """The same with all channels in one sequence, in order of time; padding keeps what it holds."""
+        flat, seen = tokens.flatten(1, 2), mask.flatten(1, 2)
+        clock = times.flatten(1, 2).masked_fill(~seen, torch.inf)
+        order = clock.argsort(dim=-1, stable=True)[:, : max(int(seen.sum(dim=-1).amax()), 1)]
+        seen, clock = seen.gather(-1, order), clock.gather(-1, order)
+        last = clock.masked_fill(~seen, -torch.inf).amax(dim=-1, keepdim=True).nan_to_num(neginf=0.0)
+        where = order.unsqueeze(-1).expand(-1, -1, flat.shape[-1])
+        encoded = self.encoder(flat.gather(1, where), torch.where(seen, clock, last), seen)
+        return flat.scatter(1, where, encoded.to(flat)).unflatten(1, tokens.shape[1:3])
 
     def _questions(self, batch: Batch) -> Tensor:
         """Embedded queries of each channel, `[batch, channels, queries, d_model]`."""

@@ -67,12 +67,13 @@ class ChannelIdentity(nn.Module):
     Args:
         spec: Task.
         d_model: Width of the embedding.
+        start: Standard deviation that the embeddings of channels start with.
     """
 
-    def __init__(self, spec: TaskSpec, d_model: int) -> None:
+    def __init__(self, spec: TaskSpec, d_model: int, start: float = 0.02) -> None:
         super().__init__()
         self.channel = nn.Embedding(spec.num_channels, d_model)
-        nn.init.normal_(self.channel.weight, std=0.02)
+        nn.init.normal_(self.channel.weight, std=start)
         counts = tuple(max(count, 1) for count in spec.channel_codes)
         self.codes = Codes(counts, d_model) if any(spec.channel_codes) else None
 

@@ -7,7 +7,7 @@ from ctsattn.nn.convert import clock, convert_attention
 from ctsattn.nn.decoder import ChannelMixing, QueryDecoder
 from ctsattn.nn.encoder import Encoder, EncoderLayer
 from ctsattn.nn.feedforward import FEEDFORWARDS
-from ctsattn.nn.heads import HEADS, Head, NormalHead, QuantileHead, SquaredErrorHead
+from ctsattn.nn.heads import HEADS, Head, NormalHead, QuantileHead, SquaredErrorHead, WeightedHead
 from ctsattn.nn.mixers import MIXERS, Mixer, MixerConfig
 from ctsattn.nn.rotary import TimeRotary, frequency_ladder
 
@@ -28,6 +28,7 @@ __all__ = [
     "QueryDecoder",
     "SquaredErrorHead",
     "TimeRotary",
+    "WeightedHead",
     "clock",
     "convert_attention",
     "frequency_ladder",

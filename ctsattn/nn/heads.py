@@ -149,6 +149,37 @@ class NormalHead(Head):
         return params[..., 0]
 
 
+class WeightedHead(Head):
+    """A head whose loss counts each target by a weight of its own; what it forecasts is the head's.
+
+    Args:
+        head: The head.
+        num_targets: Targets; their axis is the last but one of a loss. Weights start at 1.
+    """
+
+    def __init__(self, head: Head, num_targets: int) -> None:
+        super().__init__()
+        self.head, self.num_params = head, head.num_params
+        self.weight: Tensor
+        self.register_buffer("weight", torch.ones(num_targets, 1))
+
+    def set_weights(self, weight: Tensor) -> None:
+        """Set the weights `[targets]`."""
+        self.weight.copy_(weight[:, None])
+
+    def loss(self, params: Tensor, values: Tensor) -> Tensor:
+        """The head's loss `[..., targets, queries]`, weighted."""
+        return self.weight * self.head.loss(params, values)
+
+    def quantiles(self, params: Tensor, levels: Tensor) -> Tensor:
+        """The head's quantiles."""
+        return self.head.quantiles(params, levels)
+
+    def mean(self, params: Tensor) -> Tensor:
+        """The head's mean."""
+        return self.head.mean(params)
+
+
 HEADS: dict[str, type[Head]] = {
     "quantile": QuantileHead,
     "squared_error": SquaredErrorHead,

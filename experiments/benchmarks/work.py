@@ -26,6 +26,7 @@ from experiments.benchmarks.tasks import Rounds, Task, record_task, row_task
 
 _WARM_UP_BATCHES = 48  # of windows from which the closed-form part is learned
 _WARM_UP_WINDOWS = 1024  # channels' windows in each
+_WARM_UP_RECORDS = (14, 512)  # batches, and records in each; of most channels a record says little
 _WARM_UP_SEED = 2**16  # apart from the seeds of training
 _ON_GPU = 4  # times as many rows evaluated at once
 _QUANTILES = tuple(np.round(np.arange(0.1, 0.91, 0.1), 1))
@@ -120,7 +121,8 @@ def _tabular(run: Run) -> Outcome:
     log = None
     started = time.perf_counter()
     if getattr(network, "trainable", True):
-        _warm_up(network, task, run.seed)
+        rows = (_WARM_UP_BATCHES, max(8, _WARM_UP_WINDOWS // task.spec.num_targets))
+        _warm_up(network, task, run.seed, *(_WARM_UP_RECORDS if run.kind == "records" else rows))
         held = Rounds(task, EVALUATED) if training.patience is not None else None
         batches = _Stream(task, training.batch_size, run.seed)
         log = train(network, batches, held, training, seed=run.seed)
@@ -139,12 +141,11 @@ def _device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _warm_up(network: nn.Module, task: Task, seed: int) -> None:
+def _warm_up(network: nn.Module, task: Task, seed: int, count: int, size: int) -> None:
     """The closed-form start that `Forecaster.fit` gives a network which has one."""
     warm_up: Any = getattr(network, "warm_up", None)
     if warm_up is not None:
-        size = max(8, _WARM_UP_WINDOWS // task.spec.num_targets)
-        drawn = islice(task.training(size, seed + _WARM_UP_SEED), _WARM_UP_BATCHES)
+        drawn = islice(task.training(size, seed + _WARM_UP_SEED), count)
         device = _device()
         network.to(device)
         with own_randomness(seed):

@@ -27,6 +27,7 @@ ORACLES = {
     "last": lambda x: (x[-1], np.std(x)),
     "mean_abs": lambda x: (0.0, np.mean(np.abs(x))),
     "none": lambda x: (0.0, 1.0),
+    "channel": lambda x: (0.0, 1.0),
     "robust": lambda x: (np.median(x), np.subtract(*np.quantile(x, [0.75, 0.25])) / 1.349 or np.std(x)),
 }
 
@@ -74,14 +75,17 @@ AWKWARD = {
 @pytest.mark.parametrize("kind", AWKWARD)
 def test_awkward_series_are_scaled_to_finite_numbers_and_come_back(name, alone, kind):
     frame = pd.DataFrame({"unique_id": "odd", "ds": np.arange(float(len(AWKWARD[kind]))), "y": AWKWARD[kind]})
-    schema, store = read(frame if alone else pd.concat([frame, series()]))
+    frame = frame if alone else pd.concat([frame, series()])
+    schema, store = read(frame)
     batch = Collator(schema, infer_task(store, schema), name)(store, ask(store, store.end, [1.0]))
     assert (batch.scale > 0).all() and np.isfinite(batch.scale.numpy()).all()
     assert np.isfinite(batch.past_values.numpy()).all()
     if name == "none" and kind == "near the limit":
         return  # the caller chose units that float32 cannot hold
     back = batch.unscale(batch.past_values.numpy())[0, 0][batch.past_mask[0, 0].numpy()]
-    np.testing.assert_allclose(back, AWKWARD[kind], atol=1e-300 + 3e-7 * max(map(abs, AWKWARD[kind])), rtol=0)
+    # what has the units of a channel is exact to float32 in these units
+    exact = frame["y"].abs().max() if name == "channel" else max(map(abs, AWKWARD[kind]))
+    np.testing.assert_allclose(back, AWKWARD[kind], atol=1e-300 + 3e-7 * exact, rtol=0)
 
 
 @given(
@@ -186,3 +190,20 @@ def test_an_unknown_scaler_is_refused():
     schema, store = read(series())
     with pytest.raises(ValueError, match=r"Unknown scaler 'standart'\. Known are standard, last, robust"):
         Collator(schema, infer_task(store, schema), "standart")
+
+
+def test_the_channel_scaler_is_the_mean_and_deviation_of_all_training_values():
+    y = np.array([1.0, 2, 3, 10, 10, 40, 10, 10])
+    schema, store = read(
+        pd.DataFrame({"unique_id": list("aaabbbbb"), "ds": [0.0, 1, 2, 0, 1, 2, 3, 4], "y": y})
+    )
+    batch = Collator(schema, infer_task(store, schema), "channel")(store, ask(store, store.end, [1.0]))
+    np.testing.assert_allclose(batch.loc.numpy(), np.full((2, 1), y.mean()))
+    np.testing.assert_allclose(batch.scale.numpy(), np.full((2, 1), y.std()))
+    np.testing.assert_allclose(batch.past_values[0, 0, :3].numpy(), (y[:3] - y.mean()) / y.std(), rtol=1e-6)
+
+
+def test_the_channel_scaler_only_centres_a_constant():
+    schema, _ = read(pd.DataFrame({"ds": np.arange(6.0), "y": 7.0}))
+    (law,) = schema.laws
+    assert (law.centre, law.spread) == (7.0, 1.0)

@@ -11,7 +11,7 @@ from torch import nn
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.losses import masked_mean
 from ctsattn.models import MODELS, ContinuousTransformer, Linear, SeasonalNaive
-from ctsattn.models.continuous_transformer import make_tokens
+from ctsattn.models.continuous_transformer import make_tokens, target_weights
 from ctsattn.models.tokens import ObservationTokens, PatchTokens
 from ctsattn.nn import MIXERS
 from tests.models.batches import SPEC, ask, make_batch, pad_past, rows_of
@@ -24,6 +24,8 @@ CONFIGS = {
     },
     "patches": ContinuousTransformer(**SMALL, patch=4, linear_share=0.5),
     "unscaled": ContinuousTransformer(**SMALL, scaler="none"),
+    "joined": ContinuousTransformer(**SMALL, join_channels=True, scaler="channel", balance=1.0),
+    "joined_patches": ContinuousTransformer(**SMALL, join_channels=True, patch=4),
     "no_channel_mixing": ContinuousTransformer(**SMALL, mix_channels=False),
     "causal_squared_error": ContinuousTransformer(**SMALL, is_causal=True, head="squared_error"),
     "seasonal_naive_drift": SeasonalNaive(drift=True),
@@ -201,6 +203,60 @@ def test_an_untrained_network_starts_from_the_linear_path():
     line = Linear().build(SPEC).eval()
     line.linear.load_state_dict(network.linear.state_dict())
     assert_same(network(batch)[..., 0], line(batch)[..., 0])
+
+
+def test_joined_channels_hear_each_other_in_the_encoder():
+    batch = make_batch()
+    louder = replace(batch, past_values=batch.past_values * torch.tensor([1.0, 2.0, 1.0, 1.0])[:, None])
+    apart, joined = (
+        ContinuousTransformer(**SMALL, mix_channels=False, join_channels=join).build(SPEC).eval()
+        for join in (False, True)
+    )
+    for network in (apart, joined):
+        nn.init.normal_(network.out.weight)
+    assert torch.equal(apart(louder)[:, 0], apart(batch)[:, 0])
+    assert not torch.allclose(joined(louder)[:, 0], joined(batch)[:, 0], atol=1e-3)
+
+
+def test_a_causal_encoder_of_joined_channels_hears_no_later_observation():
+    config = ContinuousTransformer(**SMALL, is_causal=True, join_channels=True)
+    network, batch = config.build(SPEC).eval(), make_batch()
+    tokens = torch.randn(3, 4, 20, 16)
+    later = (batch.past_times > -5.0) & batch.past_mask
+    changed = torch.where(later[..., None], torch.randn_like(tokens), tokens)
+    times, mask = batch.past_times, batch.past_mask
+    first, second = (network._encode_joined(x, times, mask) for x in (tokens, changed))
+    assert_same(second[batch.past_mask & ~later], first[batch.past_mask & ~later])
+    assert not torch.allclose(second[later], first[later], atol=1e-3)
+
+
+@pytest.mark.parametrize(("balance", "expected"), [(0.0, [4.0, 1.0]), (1.0, [4.0, 2.0])])
+def test_target_weights_follow_units_and_rarity(balance, expected):
+    batch = make_batch(rows=8, queries=10)
+    observed = torch.ones(8, 2, 10, dtype=torch.bool)
+    observed[:, 1, 5:] = False
+    scale = torch.tensor([2.0, 1.0], dtype=torch.float64).expand(8, 2)
+    weights = target_weights([replace(batch, future_observed=observed, scale=scale)], balance, True)
+    torch.testing.assert_close(weights / weights[0], torch.tensor(expected).double() / expected[0])
+    counts = torch.tensor([2.0, 1.0], dtype=torch.float64)
+    torch.testing.assert_close((weights * counts).sum() / counts.sum(), torch.tensor(1.0).double())
+
+
+def test_a_balanced_loss_is_the_mean_over_targets_of_squared_errors_in_own_units():
+    config = ContinuousTransformer(**SMALL, scaler="channel", balance=1.0, head="squared_error")
+    network, batch = config.build(SPEC).eval(), make_batch(rows=16)
+    scale = torch.tensor([3.0, 0.5], dtype=torch.float64)
+    batch = replace(batch, scale=scale.expand(16, 2))
+    network.head.set_weights(target_weights([batch], 1.0, True))
+    params = torch.randn(16, 2, 6, 2)
+    apart = (params[..., 0] - batch.future_values).square() * batch.future_observed
+    own = (apart.sum((0, 2)) / batch.future_observed.sum((0, 2))) * scale.square()
+    plain = network.head.head.spread.loss(network.head.head._spread_params(params), batch.future_values)
+    spread = masked_mean(network.head.weight * plain, batch.future_observed)
+    loss = masked_mean(network.head.loss(params, batch.future_values), batch.future_observed) - spread
+    counts = batch.future_observed.sum((0, 2)).double()
+    mean_weight = (scale.square() / counts * counts).sum() / counts.sum()
+    torch.testing.assert_close(loss.double(), own.sum() / counts.sum() / mean_weight, rtol=1e-4, atol=1e-5)
 
 
 def test_constant_in_time_gives_one_answer_for_all_queries():
