@@ -212,7 +212,8 @@ def table(path: Path) -> str:
         middle = group.groupby("system")[["params", *_MEASURES]].median()
         lines = [
             f"| {system} | {int(row['params']):,} | {row['import_seconds']:.3f} | "
-            f"{row['class_seconds']:.2f} | {row['fit_seconds']:.1f} | {row['predict_seconds']:.2f} | {row['peak_mib']:.0f} |"
+            f"{row['class_seconds']:.2f} | {row['fit_seconds']:.1f} | {row['predict_seconds']:.2f} | "
+            f"{row['peak_mib']:.0f} |"
             for system, row in middle.iterrows()
         ]
         if set(middle.index) == {_OURS, "PatchTST"}:
