@@ -170,7 +170,9 @@ def _import_seconds(python: str, statement: str) -> float:
 
 def _process(python: str, system: str, size: str, options: argparse.Namespace) -> dict[str, Any]:
     """Measure in processes of their own."""
-    imports = {name: _import_seconds(python, text) for name, text in _IMPORTS[system].items()}
+    imports = dict.fromkeys(_IMPORTS[system], float("nan"))
+    if options.device == "cpu":
+        imports = {name: _import_seconds(python, text) for name, text in _IMPORTS[system].items()}
     command = [python, "-m", "experiments.benchmarks.speed", "--one", system, "--sizes", size]
     command += ["--steps", str(options.steps), "--device", options.device]
     environment = os.environ | {"OMP_NUM_THREADS": str(options.threads)}
@@ -204,22 +206,22 @@ def compare(options: argparse.Namespace) -> None:
                 sys.stderr.write(f"{system} {size}: {measured}, {found['params']} parameters\n")
 
 
+def _line(name: object, row: pd.Series, params: str) -> str:
+    """A row of the table; what was not measured is left empty."""
+    cells = [f"{row[key]:.2f}" if pd.notna(row[key]) else "" for key in _MEASURES]
+    return f"| {name} | {params} | {' | '.join(cells)} |"
+
+
 def table(path: Path) -> str:
     """Markdown: medians over rounds, and how many times longer the peer takes."""
     measured = pd.read_csv(path)
     blocks = []
     for (device, size, steps), group in measured.groupby(["device", "size", "steps"], sort=True):
         middle = group.groupby("system")[["params", *_MEASURES]].median()
-        lines = [
-            f"| {system} | {int(row['params']):,} | {row['import_seconds']:.3f} | "
-            f"{row['class_seconds']:.2f} | {row['fit_seconds']:.1f} | {row['predict_seconds']:.2f} | "
-            f"{row['peak_mib']:.0f} |"
-            for system, row in middle.iterrows()
-        ]
+        lines = [_line(system, row, f"{int(row['params']):,}") for system, row in middle.iterrows()]
         if set(middle.index) == {_OURS, "PatchTST"}:
             ratio = middle.loc["PatchTST"] / middle.loc[_OURS]
-            cells = " | ".join(f"{ratio[name]:.3g}" for name in _MEASURES)
-            lines.append(f"| *PatchTST ÷ ctsattn* | {ratio['params']:.2f} | {cells} |")
+            lines.append(_line("*PatchTST ÷ ctsattn*", ratio, f"{ratio['params']:.2f}"))
         commits = ", ".join(sorted(group["commit"].unique()))
         head = "| | parameters | import, s | with its class, s | fit, s | predict, s | peak, MiB |"
         rounds = group["round"].nunique()
