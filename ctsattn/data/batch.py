@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
 from torch import Tensor
+
+_HIGHEST = 300.0  # logarithm up to which a forecast is taken back; exp of it is a finite float64
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class Batch:
         scale: `[batch, targets]` float64 on the CPU, positive.
         series: `[batch]` int64, index of the series in its store.
         cutoff: `[batch]` float64 on the CPU, seconds from the series' origin.
+        unit: `[batch, targets]` float64 on the CPU, where logarithms were scaled: `asinh(raw / unit)` takes
+            the place of `raw`, a logarithm beyond the unit and straight within; empty where values were.
     """
 
     past_times: Tensor
@@ -89,6 +93,15 @@ class Batch:
     scale: Tensor
     series: Tensor
     cutoff: Tensor
+    unit: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+
+    @property
+    def spread(self) -> np.ndarray:
+        """`[batch, targets]` what a scaled unit is in the caller's, at the offset of the window."""
+        scale = self.scale.numpy()
+        if not self.unit.numel():
+            return scale
+        return scale * self.unit.numpy() * np.cosh(np.clip(self.loc.numpy(), -_HIGHEST, _HIGHEST))
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Move what the network reads to `device`; the float64 bookkeeping stays on the CPU."""
@@ -102,7 +115,10 @@ class Batch:
     def unscale(self, values: np.ndarray) -> np.ndarray:
         """Turn scaled `[batch, targets, queries, ...]` values into the caller's units, in float64."""
         shape = self.loc.shape + (1,) * (values.ndim - 2)
-        return values.astype(np.float64) * self.scale.numpy().reshape(shape) + self.loc.numpy().reshape(shape)
+        raw = values.astype(np.float64) * self.scale.numpy().reshape(shape) + self.loc.numpy().reshape(shape)
+        if not self.unit.numel():
+            return raw
+        return self.unit.numpy().reshape(shape) * np.sinh(np.clip(raw, -_HIGHEST, _HIGHEST))
 
     def __len__(self) -> int:
         return self.past_values.shape[0]

@@ -80,7 +80,14 @@ class Collator:
             scale=_tensor(scale),
             series=_tensor(windows.series),
             cutoff=_tensor(store.source.clock.seconds(windows.cutoff - first)),
+            unit=_tensor(self._unit(loc)),
         )
+
+    def _unit(self, loc: NDArray[np.float64]) -> NDArray[np.float64]:
+        """See `Batch.unit`."""
+        if self.scaler != "log":
+            return np.zeros(0)
+        return np.broadcast_to(self._units_of_log[: loc.shape[1]], loc.shape)
 
     def _relative(
         self, store: SeriesStore, times: Ticks, cutoff: Ticks, counts: NDArray[np.int64]
@@ -93,7 +100,7 @@ class Collator:
         self, store: SeriesStore, past: Past, layout: _Layout
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Scaled values of numeric channels and codes of others; offset and scale of the targets."""
-        values = layout.scatter(store.past.values[past.at])
+        values = self._levels(layout.scatter(store.past.values[past.at]).swapaxes(1, 2)).swapaxes(1, 2)
         loc, scale = self._units(store, past, layout, values)
         is_code = np.array(self.spec.channel_codes) > 0
         loc, scale = np.where(is_code, 0.0, loc), np.where(is_code, 1.0, scale)
@@ -105,16 +112,37 @@ class Collator:
         self, store: SeriesStore, past: Past, layout: _Layout, values: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Offset and scale `[windows, channels]`, before categories are left out."""
-        laws = self.schema.laws or (ScaleLaw(),) * store.num_channels
-        shown = _something(values, layout.mask, np.array([law.level for law in laws]))
+        laws = self._laws
+        shown = _something(values, layout.mask, self._levels(np.array([law.level for law in laws])))
         loc, scale = SCALERS[self.scaler](*shown)
         if self.scaler == "channel":
             return loc + [law.centre for law in laws], scale * [law.spread for law in laws]
         if self.scaler in FIXED:
             return loc, scale
         own = layout.last(store.running_scale[past.at])
-        expected = np.stack([law(loc[:, c]) for c, law in enumerate(laws)], axis=1)
+        level = loc if self.scaler != "log" else self._units_of_log * np.sinh(loc)
+        expected = np.stack([law(level[:, c]) for c, law in enumerate(laws)], axis=1)
+        if self.scaler == "log":
+            # to first order; spreads beyond a factor e are no smaller in logarithms than 1
+            steps = self._units_of_log * np.cosh(loc)
+            own, expected = np.minimum(own / steps, 1.0), np.minimum(expected / steps, 1.0)
         return loc, safe_scale(scale, loc, past.counts, own, expected)
+
+    @property
+    def _laws(self) -> tuple[ScaleLaw, ...]:
+        return self.schema.laws or (ScaleLaw(),) * self.spec.num_channels
+
+    @property
+    def _units_of_log(self) -> NDArray[np.float64]:
+        return np.array([law.unit for law in self._laws])
+
+    def _levels(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What is scaled: values `[..., channels]` of numbers, or their logarithms."""
+        if self.scaler != "log":
+            return values
+        some = values.shape[-1]
+        is_code = np.array(self.spec.channel_codes)[:some] > 0
+        return np.where(is_code, values, np.arcsinh(values / self._units_of_log[:some]))
 
     def _truth(
         self,
@@ -134,7 +162,7 @@ class Collator:
         place = store.past.search(segments, windows.times[:, None], after=False)
         at = np.minimum(place, len(store.past) - 1)
         there = (place < store.past.indptr[segments + 1]) & (store.past.times[at] == windows.times[:, None])
-        scaled = (store.past.values[at] - loc[owner]) / scale[owner]
+        scaled = (self._levels(store.past.values[at]) - loc[owner]) / scale[owner]
         row, column = asked.places
         values[row, :, column] = np.clip(np.where(there, scaled, 0.0), -LARGEST, LARGEST)
         observed[row, :, column] = there

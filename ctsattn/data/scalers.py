@@ -14,6 +14,7 @@ Scaler = Callable[[NDArray[np.float64], NDArray[np.bool_]], tuple[NDArray[np.flo
 FEW, ENOUGH = 3, 16  # observations up to which the spread of a window is not believed, and from which it is
 OWN_FLOOR = 0.1  # share of a series' own long-run spread below which a quiet window does not fall
 LEVELS_DIFFER = 0.25  # variance of log level from which on the law follows the levels
+UNIT_SHARE = 0.1  # of the smallest level of the series, the size from which on logarithms are taken
 ROUND_OFF = 1e-12  # spread below this share of the level is rounding, not variation
 
 
@@ -39,6 +40,11 @@ class ScaleLaw:
     level: float = 0.0
     centre: float = 0.0
     spread: float = 1.0
+
+    @property
+    def unit(self) -> float:
+        """Size below which the scaler "log" takes values themselves: far below the usual ones."""
+        return UNIT_SHARE * self.floor
 
     def __call__(self, level: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the spread expected at `level`; positive."""
@@ -118,7 +124,8 @@ def none(
 
 
 # "channel" is the mean and deviation of a channel over the whole training data, which `Collator` reads off
-# its `ScaleLaw`; an array of windows says nothing of them.
+# its `ScaleLaw`; an array of windows says nothing of them. "log" is "standard" on logarithms, which
+# `Collator` takes: for quantities that vary by factors, as counts and prices do.
 SCALERS: dict[str, Scaler] = {
     "standard": standard,
     "last": last,
@@ -126,6 +133,7 @@ SCALERS: dict[str, Scaler] = {
     "mean_abs": mean_abs,
     "none": none,
     "channel": none,
+    "log": standard,
 }
 FIXED = ("none", "channel")  # scalers whose units are the same for all windows
 

@@ -27,8 +27,7 @@ from ctsattn.forecasting.training import Training, TrainingLog, TrainingWarning,
 _MIN_HELD_OUT = 8  # truths below which a validation loss says too little to stop on
 _CUTOFFS = 8  # validation cutoffs in a series
 _MAX_VALIDATION = 512  # validation windows
-_WARM_UP_BATCHES = 16  # of windows from which the closed-form part is learned
-_WARM_UP_WINDOWS = 128  # windows in each
+_WARM_UP_WINDOWS = 128  # windows in each batch from which the closed-form part is learned
 _WARM_UP_TARGETS = 1024  # the same, times targets
 _MAX_CORRELATION = 64  # windows from which the law of joint paths is learned
 
@@ -182,7 +181,7 @@ def _warm_up(
         return
     count = max(8, min(_WARM_UP_WINDOWS, _WARM_UP_TARGETS // fitted.spec.num_targets))
     rng = np.random.default_rng([seed, 1])
-    drawn = [windows.draw(count, rng) for _ in range(_WARM_UP_BATCHES)]
+    drawn = [windows.draw(count, rng) for _ in range(-(-training.start_windows // _WARM_UP_WINDOWS))]
     with own_randomness(seed):
         warm_up([fitted.collator(store, some, truth=True) for some in drawn])
 

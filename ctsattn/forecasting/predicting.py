@@ -100,7 +100,7 @@ def _run(network: Any, device: torch.device, batch: Batch, levels: NDArray[np.fl
         found = network.head.quantiles(network(moved), asked).float().cpu().numpy()
     mask = batch.future_mask.numpy()
     values = np.moveaxis(batch.unscale(found), 1, 2)[mask]
-    scale = np.repeat(batch.scale.numpy(), mask.sum(1), axis=0)
+    scale = np.repeat(batch.spread, mask.sum(1), axis=0)
     return values, batch.future_times.numpy()[mask].astype(np.float64), scale
 
 

@@ -62,6 +62,8 @@ class Training:
         validation_share: Largest share of a series' time span held out, at its end, for validation.
         impute_share: Share of training windows that also ask for hidden values of their past, so that the
             model learns to fill gaps.
+        start_windows: Windows from which a network with a part in closed form learns it before training. A
+            long look-back over many series is worth more of them.
         precision: "32-true", "bf16-mixed" or "16-mixed". Times stay in float32 in all of them.
         accelerator: As in `lightning.Trainer`.
         devices: As in `lightning.Trainer`.
@@ -84,6 +86,7 @@ class Training:
     validate_every: int = 25
     validation_share: float = 0.2
     impute_share: float = 0.2
+    start_windows: int = 2048
     precision: str = "32-true"
     accelerator: str = "auto"
     devices: int | str | list[int] = 1
@@ -94,7 +97,7 @@ class Training:
 
     def check(self) -> None:
         """Raise `ValueError` when an option is out of range; called by `fit`, not when storing."""
-        for name in ("max_steps", "batch_size", "validate_every", "num_nodes"):
+        for name in ("max_steps", "batch_size", "validate_every", "start_windows", "num_nodes"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"`Training.{name}` must be an integer of at least 1, but it is {value!r}.")

@@ -67,8 +67,11 @@ class AnchorNetwork(nn.Module):
 
 
 def main_period(spec: TaskSpec) -> float | None:
-    """The longest period that the look-back shows at least once, or None."""
-    return max((period for period in spec.periods if period <= spec.lookback), default=None)
+    """The first of the task's periods that the look-back shows at least once, or None.
+
+    Natural ones come first, the shortest of them before the others, then detected ones, the strongest first.
+    """
+    return next((period for period in spec.periods if period <= spec.lookback), None)
 
 
 # Functions by name, so that a fitted network can be pickled.
@@ -100,7 +103,8 @@ class SeasonalNaive:
     """Repeat the last cycle of a period; the last value where no period fits in the look-back.
 
     Attributes:
-        period: Period in model units of time; None: the longest of the task's that the look-back shows.
+        period: Period in model units of time; None: the first of the task's that the look-back shows, the
+            day of hourly data say.
         drift: Whether to add the change of the cycle's mean from one cycle to the next.
         scaler: Name in `ctsattn.data.scalers.SCALERS`.
     """

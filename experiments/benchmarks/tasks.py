@@ -226,6 +226,8 @@ def row_task(
     most: int = 0,
 ) -> RowTask:
     """The long-horizon protocol on a table, seen under a sampling condition; what is asked stays complete."""
+    if scaler == "log":
+        raise ValueError("Tables are standardised before windows are cut, and have no logarithm then.")
     table = datasets.load_table(name)
     card = datasets.card(name)
     windows = row_windows(table, card.split, lookback, horizon)  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ ORACLES = {
     "mean_abs": lambda x: (0.0, np.mean(np.abs(x))),
     "none": lambda x: (0.0, 1.0),
     "channel": lambda x: (0.0, 1.0),
+    "log": lambda x: (np.mean(x), np.std(x)),
     "robust": lambda x: (np.median(x), np.subtract(*np.quantile(x, [0.75, 0.25])) / 1.349 or np.std(x)),
 }
 
@@ -85,6 +86,8 @@ def test_awkward_series_are_scaled_to_finite_numbers_and_come_back(name, alone, 
     back = batch.unscale(batch.past_values.numpy())[0, 0][batch.past_mask[0, 0].numpy()]
     # what has the units of a channel is exact to float32 in these units
     exact = frame["y"].abs().max() if name == "channel" else max(map(abs, AWKWARD[kind]))
+    if name == "log":  # the logarithm is
+        exact *= 1 + batch.loc.abs().max().item() + batch.scale.max().item()
     np.testing.assert_allclose(back, AWKWARD[kind], atol=1e-300 + 3e-7 * exact, rtol=0)
 
 
@@ -207,3 +210,37 @@ def test_the_channel_scaler_only_centres_a_constant():
     schema, _ = read(pd.DataFrame({"ds": np.arange(6.0), "y": 7.0}))
     (law,) = schema.laws
     assert (law.centre, law.spread) == (7.0, 1.0)
+
+
+def test_the_log_scaler_sees_logarithms_and_gives_values_back():
+    y = 1000.0 * np.exp(np.sin(np.arange(40.0)))
+    schema, store = read(pd.DataFrame({"ds": np.arange(40.0), "y": y}))
+    spec = dataclasses.replace(infer_task(store, schema), lookback=30.0, time_unit=1.0)
+    collate = Collator(schema, spec, "log")
+    batch = collate(store, ask(store, store.end - 2.0, [1.0, 2.0]), truth=True)
+    seen = y[:38][-batch.past_values.shape[-1] :]
+    logs = np.arcsinh(seen / batch.unit.numpy()[0, 0])
+    np.testing.assert_allclose(batch.past_values[0, 0].numpy(), (logs - logs.mean()) / logs.std(), atol=1e-5)
+    np.testing.assert_allclose(batch.unscale(batch.future_values.numpy())[0, 0], y[38:], rtol=1e-5)
+    # a scaled unit in the caller's, to first order
+    ends = batch.unscale(np.array([[[-0.005, 0.005]]]))[0, 0]
+    assert batch.spread[0, 0] == pytest.approx((ends[1] - ends[0]) / 0.01, rel=1e-3)
+
+
+def test_logarithms_bend_to_a_line_far_below_the_usual_sizes():
+    schema, store = read(series())
+    batch = Collator(schema, infer_task(store, schema), "log")(store, ask(store, store.end, [1.0]))
+    (law,) = schema.laws
+    assert law.unit < np.abs(series()["y"]).max()
+    zero = dataclasses.replace(batch, loc=batch.loc * 0, scale=batch.scale * 0 + 1)
+    np.testing.assert_allclose(
+        zero.unscale(np.array([[[-1e-4, 0.0, 1e-4]]]))[0, 0],
+        [-1e-4 * law.unit, 0, 1e-4 * law.unit],
+        rtol=1e-6,
+    )
+
+
+def test_a_value_far_beyond_the_scale_of_logarithms_stays_finite():
+    schema, store = read(series())
+    batch = Collator(schema, infer_task(store, schema), "log")(store, ask(store, store.end, [1.0]))
+    assert np.isfinite(batch.unscale(np.array([[[1e6, -1e6]]] * len(batch)))).all()

@@ -12,6 +12,7 @@ from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.losses import masked_mean
 from ctsattn.models import MODELS, ContinuousTransformer, Linear, SeasonalNaive
 from ctsattn.models.continuous_transformer import make_tokens, target_weights
+from ctsattn.models.naive import main_period
 from ctsattn.models.tokens import ObservationTokens, PatchTokens
 from ctsattn.nn import MIXERS
 from tests.models.batches import SPEC, ask, make_batch, pad_past, rows_of
@@ -153,6 +154,13 @@ def test_a_far_horizon_stays_finite_and_near(network):
 def test_a_task_without_covariates_and_periods_works(name):
     spec = TaskSpec(lookback=10.0, horizon=3.0)
     assert build(name, spec)(make_batch(spec)).shape[:3] == (3, 1, 6)
+
+
+def test_seasonal_naive_repeats_the_day_of_hourly_data_however_far_it_looks_back():
+    spec = TaskSpec(lookback=400.0, horizon=48.0, periods=(24.0, 168.0))
+    batch = make_batch(spec, length=30)
+    assert torch.equal(SeasonalNaive().build(spec)(batch), SeasonalNaive(period=24.0).build(spec)(batch))
+    assert main_period(replace(spec, lookback=20.0)) is None
 
 
 CONSTANT = ["last_value", "seasonal_naive", "seasonal_naive_drift", "window_mean", "linear"]
