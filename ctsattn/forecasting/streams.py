@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,11 @@ class WindowStream:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Validation windows, collated anew in each round to bound memory; each process has a part."""
+    """Validation windows, collated anew in each round to bound memory; each process has a part.
+
+    All processes have equally many batches, for where weights are spread over them each pass is one of all.
+    A process that runs out of windows takes the first ones again, with no truth that would count.
+    """
 
     store: SeriesStore
     windows: Windows
@@ -77,6 +81,10 @@ class HeldOut:
 
     def __iter__(self) -> Iterator[Batch]:
         rank, world = place_among_processes()
-        for start in range(rank * self.batch_size, len(self.windows), world * self.batch_size):
-            rows = np.arange(start, min(start + self.batch_size, len(self.windows)))
-            yield self.collator(self.store, self.windows.take(rows), truth=True)
+        for first in range(0, len(self.windows), world * self.batch_size):
+            start = first + rank * self.batch_size
+            spare = start >= len(self.windows)
+            begin = 0 if spare else start
+            rows = np.arange(begin, min(begin + self.batch_size, len(self.windows)))
+            batch = self.collator(self.store, self.windows.take(rows), truth=True)
+            yield replace(batch, future_observed=torch.zeros_like(batch.future_observed)) if spare else batch

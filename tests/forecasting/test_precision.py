@@ -127,6 +127,14 @@ class NoDouble(TorchDispatchMode):
         return result
 
 
+def test_the_device_without_double_precision_refuses_it_and_nothing_else():
+    with NoDouble():
+        assert torch.ones(2).mul(2).dtype == torch.float32
+        for make in (lambda: torch.ones(2).double(), lambda: torch.zeros(2, dtype=torch.float64)):
+            with pytest.raises(TypeError, match="this device has no float64"):
+                make()
+
+
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_step_of_training_and_a_forecast_need_no_double_precision_on_the_device(seen, name):
     fitted, batch = seen
