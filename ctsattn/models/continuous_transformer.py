@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.data.scalers import FIXED
-from ctsattn.models.linear_path import LinearPath, Spread, TimeFeatures
+from ctsattn.models.linear_path import Spread, TimeFeatures, linear_path
 from ctsattn.models.tokens import ChannelIdentity, Covariates, ObservationTokens, PatchTokens
 from ctsattn.nn import HEADS, Encoder, Head, MixerConfig, QueryDecoder, WeightedHead, frequency_ladder
 
@@ -52,6 +52,10 @@ class ContinuousTransformer:
         drop_path: Share of residual branches dropped in training.
         linear_share: Share of training windows that are forecast by the linear path alone, so that it stands
             on its own and the network learns what it cannot say.
+        train_linear: Whether the linear path is trained on after its start in closed form.
+        anchors: As in `Linear`.
+        by_phase: As in `Linear`.
+        by_target: As in `Linear`.
         head: Name in `ctsattn.nn.HEADS`.
         scaler: Name in `ctsattn.data.scalers.SCALERS`.
         balance: How the loss weighs targets. None: every observed query counts alike, in scaled units. A
@@ -79,6 +83,10 @@ class ContinuousTransformer:
     attention_dropout: float = 0.0
     drop_path: float = 0.0
     linear_share: float = 0.0
+    train_linear: bool = True
+    anchors: tuple[str, ...] = ()
+    by_phase: bool = False
+    by_target: bool = False
     head: str = "quantile"
     scaler: str = "standard"
     balance: float | None = None
@@ -146,7 +154,7 @@ class ContinuousTransformerNetwork(nn.Module):
         self.known = Covariates(spec.num_known, spec.known_codes, d_model)
         has_known = bool(spec.num_known or spec.known_codes)
         self.effect = nn.Linear(d_model, spec.num_targets, bias=False) if has_known else None
-        self.linear = LinearPath(spec, config.dropout, with_level=config.scaler in FIXED)
+        self.linear = linear_path(config, spec, fixed=not config.train_linear)
         mixer = self._mixer_config(config)
         d_ff = config.d_ff or 2 * d_model
         parts = (config.mixer, mixer, d_ff, config.feedforward, config.dropout, config.drop_path)
@@ -180,9 +188,10 @@ class ContinuousTransformerNetwork(nn.Module):
             is_causal=config.is_causal,
         )
 
-    def warm_up(self, batches: Sequence[Batch]) -> None:
+    def warm_up(self, batches: Iterable[Batch]) -> None:
         """Learn weights, linear path and spread from windows with truths; called once, before training."""
         if isinstance(self.head, WeightedHead) and self.balance is not None:
+            batches = list(batches)
             self.head.set_weights(target_weights(batches, self.balance, self.in_own_units))
         self.linear.start(batches, self.head, self.spread)
 
@@ -254,7 +263,7 @@ class ContinuousTransformerNetwork(nn.Module):
         past = (batch.past_times, batch.past_values, batch.past_mask)
         times, values, mask = (x[:, : self.spec.num_targets] for x in past)
         if self.effect is None:
-            return self.linear(times, values, mask, batch.future_times, gate)
+            return self.linear(times, values, mask, batch.future_times, gate, batch.cutoff)
         effect = (known_past[:, : self.spec.num_targets] * self.effect.weight[:, None]).sum(dim=-1)
-        line = self.linear(times, (values - effect) * mask, mask, batch.future_times, gate)
+        line = self.linear(times, (values - effect) * mask, mask, batch.future_times, gate, batch.cutoff)
         return line + self.effect(known_future).transpose(1, 2)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ctsattn.data.batch import TaskSpec
 from ctsattn.models.path import resample
+from ctsattn.models.ridge import KernelRows, Stretches, recent
 
-_MAX_NODES = 512  # of the past and of the future
-_RIDGES = tuple(10.0 ** (power / 2) for power in range(-8, 5))  # tried, in units of the mean square of a node
-_BLOCKS = 5  # stretches of time, each forecast from the others to choose among them
-_MAX_RANKED = 2**20  # cutoffs that are ranked to find the stretches
-_RARE = 0.05  # a future node asked this much less often than the mean is half shrunk to 0
+_MAX_NODES = 1536  # of the past and of the future
+_OWN_NODES = 384  # of the past, for what differs between phases or targets
+_PHASES = 8  # moments of a period that have a kernel of their own; between them it changes evenly
+_SHORTER = 4  # how much shorter than the one before each further look-back is
+_FEWEST = 8  # nodes of the shortest look-back where the task has no period
 
 
 class LearnedKernel(nn.Module):
@@ -23,38 +23,88 @@ class LearnedKernel(nn.Module):
 
     $W$ is held at evenly spaced nodes of past and future and starts at 0; the past is brought to its nodes by
     `resample`, the answer to the query by straight lines. On a regular grid it is an ordinary linear layer.
+    What a target, or a time of the day, has of its own is added to what all share: a kernel over the last 384
+    nodes, found in closed form and not trained further.
 
     Args:
-        spec: Task, for look-back, horizon and gap.
+        spec: Task, for look-back, horizon, gap and periods.
         dropout: Share of past nodes dropped in training.
+        by_phase: Whether the kernel changes with the phase of the shortest period at the cutoff.
+        by_target: Whether each target has a kernel of its own.
     """
 
-    def __init__(self, spec: TaskSpec, dropout: float = 0.0) -> None:
+    def __init__(
+        self, spec: TaskSpec, dropout: float = 0.0, *, by_phase: bool = False, by_target: bool = False
+    ) -> None:
         super().__init__()
         past = int(min(max(round(spec.lookback / spec.median_gap), 2), _MAX_NODES))
         future = int(min(max(round(spec.horizon / spec.median_gap), 1), _MAX_NODES))
         past_gap = spec.median_gap if past < _MAX_NODES else spec.lookback / past
         self.future_gap = spec.horizon / future
+        self.period = min(spec.periods, default=0.0)
+        self.lookbacks = _lookbacks(past, round(self.period / past_gap) or _FEWEST)
         self.nodes: Tensor
         self.register_buffer("nodes", past_gap * torch.arange(1.0 - past, 1.0), persistent=False)
         self.weight = nn.Parameter(torch.zeros(future, past))
+        own = (future, min(past, _OWN_NODES))
+        phases = min(_PHASES, round(self.period / past_gap)) if by_phase else 0
+        self.by_phase: Tensor | None
+        self.by_target: Tensor | None
+        self.register_buffer("by_phase", torch.zeros(phases, *own) if phases > 1 else None)
+        self.register_buffer("by_target", torch.zeros(spec.num_targets, *own) if by_target else None)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
-        """Correction `[batch, channels, queries]` at the times `at` `[batch, queries]`; 0 in the past."""
-        return self.answer(self.dropout(self.path(times, values, mask)), at)
+    def forward(
+        self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor, cutoff: Tensor | None = None
+    ) -> Tensor:
+        """Correction `[batch, channels, queries]` at the times `at` `[batch, queries]`; 0 in the past.
+
+        Args:
+            times: `[batch, channels, length]`.
+            values: `[batch, channels, length]`.
+            mask: `[batch, channels, length]`.
+            at: `[batch, queries]`.
+            cutoff: `[batch]` float64, in the unit of `at`; needed where the kernel changes with the phase.
+        """
+        return self.answer(self.dropout(self.path(times, values, mask)), at, cutoff)
 
     def path(self, times: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """The past at the nodes without its mean, `[batch, channels, nodes]`."""
         path, _ = resample(times, values, mask, self.nodes.to(times))
-        return path - path.mean(dim=-1, keepdim=True)
+        return recent(path, path.shape[-1])
 
-    def answer(self, path: Tensor, at: Tensor) -> Tensor:
+    def answer(self, path: Tensor, at: Tensor, cutoff: Tensor | None = None) -> Tensor:
         """Correction at the times `at` from a past at the nodes."""
-        nodes = nn.functional.pad(path @ self.weight.mT, (1, 0))
+        nodes = path @ self.weight.mT
+        if self.by_phase is not None:
+            nodes = nodes + self._of_phase(path, self._phases(path, cutoff))
+        if self.by_target is not None:
+            nodes = nodes + torch.einsum("btl,tfl->btf", self._own(path), self.by_target)
+        nodes = nn.functional.pad(nodes, (1, 0))
         lower, share = self._place(at)
         index = lower.unsqueeze(1).expand(-1, path.shape[1], -1)
         return torch.lerp(nodes.gather(-1, index), nodes.gather(-1, index + 1), share.unsqueeze(1))
+
+    def _own(self, path: Tensor) -> Tensor:
+        """The last nodes of a path, which phases and targets weigh by themselves."""
+        return recent(path, _OWN_NODES)
+
+    def _of_phase(self, path: Tensor, phases: Tensor) -> Tensor:
+        """What the phase adds at the future nodes, `[batch, ..., nodes]`; `phases` is `[batch, phases]`."""
+        assert self.by_phase is not None
+        each = torch.einsum("b...l,kfl->kb...f", self._own(path), self.by_phase)
+        return torch.einsum("kb...f,bk->b...f", each, phases)
+
+    def _phases(self, path: Tensor, cutoff: Tensor | None) -> Tensor:
+        """Weight of each phase at the cutoffs `[batch, phases]`: 1 at its own moment, 0 at the next ones."""
+        if self.by_phase is None:
+            return path.new_zeros(len(path), 0)
+        if cutoff is None:
+            raise ValueError("A kernel that changes with the phase needs the cutoffs of the windows.")
+        count = len(self.by_phase)
+        place = (cutoff.double() / self.period).remainder(1.0).unsqueeze(-1) * count
+        away = (place - torch.arange(count, device=place.device)).abs()
+        return (1 - torch.minimum(away, count - away)).clamp(min=0).to(path)
 
     def _place(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """Future node at or before each time, counted from 0 at the cutoff, and the share of the next one."""
@@ -82,138 +132,59 @@ class LearnedKernel(nn.Module):
         counts = empty.scatter_add(-1, index, hat)[..., 1:]
         sums = empty.scatter_add(-1, index, hat * residual.repeat_interleave(2, dim=-1))[..., 1:]
         clock = cutoff.to(path.device)[:, None].expand(path.shape[:2])
-        parts = (path.flatten(0, 1), sums.flatten(0, 1), counts.flatten(0, 1), clock.flatten())
-        return KernelRows(*(part.double() for part in parts))
+        target = torch.arange(path.shape[1], device=path.device).expand(path.shape[:2])
+        phases = self._phases(path, cutoff)[:, None].expand(*path.shape[:2], -1)
+        return KernelRows(*(part.flatten(0, 1) for part in (path, sums, counts, clock, target, phases)))
 
-    def solve(self, rows: Iterable[KernelRows], cutoffs: Tensor) -> None:
-        """Set the kernel to the ridge regression that forecasts left-out stretches of time best, or to 0.
+    @torch.no_grad()
+    def solve(self, rows: Sequence[KernelRows]) -> None:
+        """Set the kernel to the ridge regressions that forecast left-out stretches of time best, or to 0.
+
+        What all share comes first; what the phases have of their own is found in what it leaves, and what the
+        targets have of their own in what those leave.
 
         Args:
-            rows: What windows say, batch by batch; only sums of them are held.
-            cutoffs: When all of them were cut, in the unit of their clock.
+            rows: What windows say, batch by batch.
         """
-        moments = _Moments.gather(rows, cutoffs.double().to(self.weight.device), self._span())
-        ridge = moments.best_ridge()
-        with torch.no_grad():
-            self.weight.zero_() if ridge is None else self.weight.copy_(moments.total.regress([ridge])[0])
+        cutoffs = torch.cat([some.clock for some in rows]).to(self.weight.device)
+        gathered = Stretches.gather(rows, cutoffs, self._span())
+        self.weight.copy_(torch.stack([self._over(gathered, nodes) for nodes in self.lookbacks]).mean(dim=0))
+        rows = [some.less(lambda r: r.path @ self.weight.mT) for some in rows]
+        if self.by_phase is not None:
+            for k, weight in enumerate(self.by_phase):
+                self._solve_own(weight, [some.weighted(some.phases[:, k]) for some in rows], cutoffs)
+            rows = [some.less(lambda r: self._of_phase(r.path, r.phases)) for some in rows]
+        if self.by_target is not None:
+            for target, weight in enumerate(self.by_target):
+                self._solve_own(weight, [some.chosen(some.target == target) for some in rows], cutoffs)
+
+    def _over(self, gathered: Stretches, nodes: int) -> Tensor:
+        """The kernel over the last nodes, `[future nodes, past nodes]`, or 0."""
+        found = gathered.recent(nodes).best()
+        whole = torch.zeros_like(self.weight)
+        if found is not None:
+            whole[:, -nodes:] = recent(found, nodes)
+        return whole
+
+    def _solve_own(self, weight: Tensor, rows: Sequence[KernelRows], cutoffs: Tensor) -> None:
+        """Set a kernel over the last nodes to a regression of what is left, or to 0."""
+        short = (some.recent(_OWN_NODES) for some in rows)
+        found = Stretches.gather(short, cutoffs, self._span()).best()
+        weight.zero_() if found is None else weight.copy_(found)
 
     def _span(self) -> float:
         """From the first node of the past to the last of the future."""
         return float(-self.nodes[0]) + len(self.weight) * self.future_gap
 
 
-@dataclass(frozen=True)
-class KernelRows:
-    """Windows as rows of a regression of future nodes on past nodes, in float64.
+def _lookbacks(longest: int, shortest: int) -> tuple[int, ...]:
+    """Nodes of the look-backs whose kernels are averaged, each a quarter of the one before.
 
-    Attributes:
-        path: `[rows, past nodes]`.
-        sums: Weighted sums of the residuals at each future node `[rows, future nodes]`.
-        counts: The sums of the weights `[rows, future nodes]`.
-        clock: When each row's window was cut `[rows]`.
+    A short look-back knows less but needs fewer weights; the mean of several errs less than any of them (as
+    for windows in Pesaran and Timmermann, "Selection of estimation window in the presence of breaks", Journal
+    of Econometrics 137, 2007).
     """
-
-    path: Tensor
-    sums: Tensor
-    counts: Tensor
-    clock: Tensor
-
-    def sums_of(self, chosen: Tensor) -> _Sums:
-        """The sums over some of the rows; a row weighs as much as it has known queries."""
-        path, counts = self.path[chosen], self.counts[chosen]
-        squares = path.mT @ (counts.mean(dim=-1, keepdim=True) * path)
-        return _Sums(squares, self.sums[chosen].mT @ path, counts.sum(dim=0))
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """All that a regression needs to know of its rows.
-
-    Attributes:
-        squares: `[past nodes, past nodes]`.
-        products: `[future nodes, past nodes]`.
-        counts: `[future nodes]`.
-    """
-
-    squares: Tensor
-    products: Tensor
-    counts: Tensor
-
-    def __add__(self, other: _Sums) -> _Sums:
-        return _Sums(self.squares + other.squares, self.products + other.products, self.counts + other.counts)
-
-    def __sub__(self, other: _Sums) -> _Sums:
-        return _Sums(self.squares - other.squares, self.products - other.products, self.counts - other.counts)
-
-    def per_query(self) -> Tensor:
-        """The products as if each future node had been asked as often as the mean; rare ones are shrunk."""
-        mean = self.counts.mean()
-        return self.products * (mean / (self.counts + _RARE * mean).clamp(min=1e-300))[:, None]
-
-    def regress(self, ridges: Sequence[float]) -> list[Tensor]:
-        """Ridge regressions `[future nodes, past nodes]`, one for each ridge, in units of a mean square.
-
-        Future nodes share one matrix of squares, so that one decomposition serves all nodes and all ridges.
-        """
-        squares, vectors = torch.linalg.eigh(self.squares)
-        squares = squares.clamp(min=0)
-        unit = squares.mean().clamp(min=1e-300)
-        turned = self.per_query() @ vectors
-        return [(turned / (squares + ridge * unit)) @ vectors.mT for ridge in ridges]
-
-    def error(self, weight: Tensor) -> Tensor:
-        """Mean squared error of a kernel at a query, less that of the kernel 0."""
-        squared = (weight @ self.squares * weight).sum() - 2 * (weight * self.per_query()).sum()
-        return squared / self.counts.sum().clamp(min=1e-300)
-
-
-@dataclass(frozen=True)
-class _Moments:
-    """Sums over stretches of time.
-
-    Attributes:
-        blocks: The sums of each stretch.
-        cores: The same without the windows that overlap with the stretch before.
-    """
-
-    blocks: list[_Sums]
-    cores: list[_Sums]
-
-    @staticmethod
-    def gather(rows: Iterable[KernelRows], cutoffs: Tensor, span: float) -> _Moments:
-        """Sum rows, batch by batch, over stretches with equally many cutoffs each."""
-        shares = torch.arange(1, _BLOCKS, device=cutoffs.device, dtype=cutoffs.dtype) / _BLOCKS
-        edges = torch.quantile(cutoffs[torch.randperm(len(cutoffs))[:_MAX_RANKED]], shares)
-        starts = torch.cat([edges.new_full((1,), -torch.inf), edges])
-        ends = torch.cat([edges, cutoffs.amax().unsqueeze(0)])
-        cores = starts + torch.minimum(edges.new_tensor(span), (ends - starts) / 2)
-        sums: list[tuple[_Sums, _Sums]] = []
-        for some in rows:
-            block = torch.searchsorted(edges, some.clock, right=True)
-            found = [
-                (some.sums_of(block == i), some.sums_of((block == i) & (some.clock >= cores[i])))
-                for i in range(_BLOCKS)
-            ]
-            sums = [(a + b, c + d) for (a, c), (b, d) in zip(sums, found, strict=True)] if sums else found
-        return _Moments([block for block, _ in sums], [core for _, core in sums])
-
-    @property
-    def total(self) -> _Sums:
-        """The sums of all."""
-        first, *rest = self.blocks
-        return sum(rest, start=first)
-
-    def best_ridge(self) -> float | None:
-        """The ridge whose regressions forecast the stretches left out of them best; None: none beats 0."""
-        total = self.total
-        known = [i for i, core in enumerate(self.cores) if core.counts.any()]
-        if len(known) < 2:
-            return None
-        errors = torch.stack([self._errors(total, i) for i in known]).mean(dim=0)
-        best = int(errors.argmin())
-        return _RIDGES[best] if errors[best] < 0 else None
-
-    def _errors(self, total: _Sums, left_out: int) -> Tensor:
-        """Errors `[ridges]` in a stretch of the regressions on all others."""
-        weights = (total - self.blocks[left_out]).regress(_RIDGES)
-        return torch.stack([self.cores[left_out].error(weight) for weight in weights])
+    found = [longest]
+    while found[-1] > 2 * shortest:
+        found.append(max(found[-1] // _SHORTER, shortest))
+    return tuple(found)

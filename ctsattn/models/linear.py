@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch, TaskSpec
-from ctsattn.models.linear_path import LinearPath, Spread
+from ctsattn.models.linear_path import Spread, linear_path
 from ctsattn.nn import HEADS
 
 
@@ -21,6 +21,11 @@ class Linear:
     it has the reach of DLinear and RLinear; on other grids it integrates over real time.
 
     Attributes:
+        anchors: Names of the anchors to mix, as in `linear_path.task_anchors`; empty: all, and where windows
+            are not scaled a constant too. `("last",)` alone is best for long regular series.
+        by_phase: Whether the kernel changes with the phase of the shortest period, the time of the day say.
+            Worth it for regular data with many cycles; phases are counted from the origin of the clock.
+        by_target: Whether each target has a kernel of its own besides the one that all share.
         dropout: Share of past nodes of the kernel dropped in training.
         head: Name in `ctsattn.nn.HEADS`.
         scaler: Name in `ctsattn.data.scalers.SCALERS`.
@@ -30,6 +35,9 @@ class Linear:
         Xu, Zeng and Xu, "FITS: modeling time series with 10k parameters" (2024).
     """
 
+    anchors: tuple[str, ...] = ()
+    by_phase: bool = False
+    by_target: bool = False
     dropout: float = 0.0
     head: str = "quantile"
     scaler: str = "standard"
@@ -52,16 +60,17 @@ class LinearNetwork(nn.Module):
     def __init__(self, config: Linear, spec: TaskSpec) -> None:
         super().__init__()
         self.targets = spec.num_targets
-        self.linear = LinearPath(spec, config.dropout, with_level=config.scaler == "none")
+        self.linear = linear_path(config, spec)
         self.head = HEADS[config.head]()
         self.spread = Spread(spec, self.head.num_params - 1)
 
-    def warm_up(self, batches: Sequence[Batch]) -> None:
+    def warm_up(self, batches: Iterable[Batch]) -> None:
         """Fit the linear path and the spread to windows with truths; called once, before training."""
         self.linear.start(batches, self.head, self.spread)
 
     def forward(self, batch: Batch) -> Tensor:
         """Raw parameters of the head, `[batch, targets, queries, params]`, in scaled units."""
         times, values = batch.past_times[:, : self.targets], batch.past_values[:, : self.targets]
-        line = self.linear(times, values, batch.past_mask[:, : self.targets], batch.future_times)
+        mask = batch.past_mask[:, : self.targets]
+        line = self.linear(times, values, mask, batch.future_times, cutoff=batch.cutoff)
         return torch.cat([line.unsqueeze(-1), self.spread(batch.future_times)], dim=-1)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch, TaskSpec
+from ctsattn.data.scalers import FIXED
 from ctsattn.losses import masked_mean
 from ctsattn.models import anchors
-from ctsattn.models.kernel import KernelRows, LearnedKernel
+from ctsattn.models.kernel import LearnedKernel
+from ctsattn.models.ridge import KernelRows
 from ctsattn.nn import Head
 
 Anchor = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -109,11 +112,29 @@ class LinearPath(nn.Module):
         dropout: Share of past nodes of the kernel dropped in training.
         with_level: Whether a learned constant of each target is one more anchor. It makes sense where windows
             are not scaled by themselves: there a series that says little is forecast by what is usual.
+        anchors: Names of the anchors to mix, as in `task_anchors`, and no level; empty: all.
+        by_phase: Whether the kernel changes with the phase of the shortest period at the cutoff.
+        by_target: Whether each target has a kernel of its own.
+        fixed: Whether what `start` finds is not trained further.
+
+    Raises:
+        ValueError: The task has no anchor of a name.
     """
 
-    def __init__(self, spec: TaskSpec, dropout: float = 0.0, with_level: bool = False) -> None:
+    def __init__(
+        self,
+        spec: TaskSpec,
+        dropout: float = 0.0,
+        with_level: bool = False,
+        *,
+        anchors: Sequence[str] = (),
+        by_phase: bool = False,
+        by_target: bool = False,
+        fixed: bool = False,
+    ) -> None:
         super().__init__()
-        self.anchors, self.time_unit = task_anchors(spec), spec.time_unit
+        self.anchors, self.time_unit = _some(task_anchors(spec), anchors), spec.time_unit
+        with_level = with_level and not anchors
         self.num_anchors = len(self.anchors) + with_level
         self.features = TimeFeatures(spec)
         self.level = nn.Parameter(torch.zeros(spec.num_targets)) if with_level else None
@@ -123,10 +144,17 @@ class LinearPath(nn.Module):
         # for the past only the first anchor, the interpolated path, counts until training says otherwise
         with torch.no_grad():
             self.mixture[:, 0, 3] = 1.0
-        self.kernel = LearnedKernel(spec, dropout)
+        self.kernel = LearnedKernel(spec, dropout, by_phase=by_phase, by_target=by_target)
+        self.fixed = fixed
 
     def forward(
-        self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor, gate: Tensor | None = None
+        self,
+        times: Tensor,
+        values: Tensor,
+        mask: Tensor,
+        at: Tensor,
+        gate: Tensor | None = None,
+        cutoff: Tensor | None = None,
     ) -> Tensor:
         """Forecast `[batch, targets, queries]`.
 
@@ -136,12 +164,14 @@ class LinearPath(nn.Module):
             mask: `[batch, targets, length]`.
             at: `[batch, queries]`.
             gate: Logits of the anchors to add, `[batch, targets, queries, anchors]`, or None.
+            cutoff: `[batch]` float64, in seconds; needed by a kernel that changes with the phase.
         """
         # regressions and time features need all their digits, whatever precision the network runs in
         with torch.autocast(values.device.type, enabled=False):
             weights = self._weights(self.features(at), gate)
             line = (weights * self._candidates(times, values, mask, at)).sum(dim=-1)
-            return line + self.kernel(times, values, mask, at)
+            clock = None if cutoff is None else cutoff / self.time_unit
+            return line + self.kernel(times, values, mask, at, clock)
 
     def _candidates(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
         """What each anchor says, `[batch, targets, queries, anchors]`."""
@@ -156,7 +186,7 @@ class LinearPath(nn.Module):
         logits = _LOGIT_GAIN * torch.einsum("bqf,taf->btqa", features, self.mixture)
         return (logits if gate is None else logits + gate).softmax(dim=-1)
 
-    def start(self, batches: Sequence[Batch], head: Head, spread: Spread) -> None:
+    def start(self, batches: Iterable[Batch], head: Head, spread: Spread) -> None:
         """Fit the path and the spread to windows with known truths, before anything else is trained.
 
         What the anchors say does not change in training, so their mixture and one spread around it are a
@@ -166,32 +196,37 @@ class LinearPath(nn.Module):
         path lacks.
 
         Args:
-            batches: Windows with truths.
+            batches: Windows with truths; gone through once.
             head: The head that turns location and spread into a loss.
             spread: The spread to fit.
         """
-        with torch.no_grad():
-            features = [self.features(batch.future_times) for batch in batches]
-            said = [self._candidates(*self._past(batch), batch.future_times) for batch in batches]
-        constant = said[0].new_zeros(head.num_params - 1, requires_grad=True)
-        begin = self.mixture.detach().clone()
-
-        def mixed(i: int = 0) -> Tensor:
-            return (self._weights(features[i]) * said[i]).sum(dim=-1)
-
-        def objective() -> Tensor:
-            far = (self.mixture - begin).square().sum()
-            return _loss(head, mixed(), constant, batches[0]) + _START_RIDGE * far
-
-        if not _minimise([self.mixture, constant], objective):
+        rest = iter(batches)
+        first = next(rest)
+        if not self._start_mixture(first, head, spread):
             return
         with torch.no_grad():
-            cutoffs = torch.cat([batch.cutoff for batch in batches]) / self.time_unit
-            self.kernel.solve((self._rows(batch, mixed(i)) for i, batch in enumerate(batches)), cutoffs)
-            first = batches[0]
-            line = mixed() + self.kernel.answer(self.kernel.path(*self._past(first)), first.future_times)
-            spread.weight[..., 0] = constant  # the first feature is constant
+            self.kernel.solve([self._rows(batch) for batch in chain([first], rest)])
+            line = self(*self._past(first), first.future_times, cutoff=first.cutoff)
         _fit_spread(spread, head, line, first)
+        self.requires_grad_(not self.fixed)
+
+    def _start_mixture(self, batch: Batch, head: Head, spread: Spread) -> bool:
+        """Fit the mixture of the anchors and one spread for all; False where that led nowhere finite."""
+        with torch.no_grad():
+            features = self.features(batch.future_times)
+            said = self._candidates(*self._past(batch), batch.future_times)
+        constant = said.new_zeros(head.num_params - 1, requires_grad=True)
+        begin = self.mixture.detach().clone()
+
+        def objective() -> Tensor:
+            line = (self._weights(features) * said).sum(dim=-1)
+            far = (self.mixture - begin).square().sum()
+            return _loss(head, line, constant, batch) + _START_RIDGE * far
+
+        found = _minimise([self.mixture, constant], objective)
+        with torch.no_grad():
+            spread.weight[..., 0] = constant if found else 0.0  # the first feature is constant
+        return found
 
     def _past(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Times, values and mask of the targets."""
@@ -199,12 +234,35 @@ class LinearPath(nn.Module):
         times, values, mask = (x[:, : len(self.mixture)] for x in past)
         return times, values, mask
 
-    def _rows(self, batch: Batch, line: Tensor) -> KernelRows:
+    def _rows(self, batch: Batch) -> KernelRows:
         """What a batch says about the kernel once the anchors have spoken."""
+        past = self._past(batch)
+        said = self._candidates(*past, batch.future_times)
+        line = (self._weights(self.features(batch.future_times)) * said).sum(dim=-1)
         observed = batch.future_observed & batch.future_mask[:, None]
-        path = self.kernel.path(*self._past(batch))
         clock = batch.cutoff / self.time_unit
+        path = self.kernel.path(*past)
         return self.kernel.rows(path, batch.future_values - line, observed, batch.future_times, clock)
+
+
+def linear_path(config: Any, spec: TaskSpec, *, fixed: bool = False) -> LinearPath:
+    """The linear path that the config of a model asks for; see `LinearPath` and the fields of `Linear`."""
+    return LinearPath(
+        spec,
+        config.dropout,
+        with_level=config.scaler in FIXED,
+        anchors=config.anchors,
+        by_phase=config.by_phase,
+        by_target=config.by_target,
+        fixed=fixed,
+    )
+
+
+def _some(found: dict[str, Anchor], names: Sequence[str]) -> dict[str, Anchor]:
+    """The anchors of some names, or all."""
+    if unknown := set(names) - set(found):
+        raise ValueError(f"No anchor is called {sorted(unknown)}. This task has {', '.join(found)}.")
+    return {name: found[name] for name in names} if names else found
 
 
 def _loss(head: Head, line: Tensor, spread: Tensor, batch: Batch) -> Tensor:

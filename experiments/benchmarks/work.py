@@ -24,8 +24,8 @@ from experiments.benchmarks.plan import Run
 from experiments.benchmarks.scores import competition_scores
 from experiments.benchmarks.tasks import Rounds, Task, record_task, row_task
 
-_WARM_UP_BATCHES = 48  # of windows from which the closed-form part is learned
-_WARM_UP_WINDOWS = 1024  # channels' windows in each
+_WARM_UP_VALUES = 2**28  # of windows from which the closed-form part is learned, each window once
+_WARM_UP_WINDOWS = 1024  # channels' windows in each batch of them
 _WARM_UP_RECORDS = (14, 512)  # batches, and records in each; of most channels a record says little
 _WARM_UP_SEED = 2**16  # apart from the seeds of training
 _ON_GPU = 4  # times as many rows evaluated at once
@@ -121,8 +121,8 @@ def _tabular(run: Run) -> Outcome:
     log = None
     started = time.perf_counter()
     if getattr(network, "trainable", True):
-        rows = (_WARM_UP_BATCHES, max(8, _WARM_UP_WINDOWS // task.spec.num_targets))
-        _warm_up(network, task, run.seed, *(_WARM_UP_RECORDS if run.kind == "records" else rows))
+        shape = _WARM_UP_RECORDS if run.kind == "records" else _warm_up_shape(task, run)
+        _warm_up(network, task, run.seed, *shape)
         held = Rounds(task, EVALUATED) if training.patience is not None else None
         batches = _Stream(task, training.batch_size, run.seed)
         log = train(network, batches, held, training, seed=run.seed)
@@ -141,6 +141,15 @@ def _device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def _warm_up_shape(task: Task, run: Run) -> tuple[int, int]:
+    """Batches and windows in each of a start from all training windows, or as many as memory has room for."""
+    targets = task.spec.num_targets
+    size = max(8, _WARM_UP_WINDOWS // targets)
+    most = _WARM_UP_VALUES // (size * targets * (run.lookback + 2 * run.horizon))
+    epoch = sum(1 for _ in task.chunks("train", size))
+    return max(1, min(epoch, most)), size
+
+
 def _warm_up(network: nn.Module, task: Task, seed: int, count: int, size: int) -> None:
     """The closed-form start that `Forecaster.fit` gives a network which has one."""
     warm_up: Any = getattr(network, "warm_up", None)
@@ -149,7 +158,7 @@ def _warm_up(network: nn.Module, task: Task, seed: int, count: int, size: int) -
         device = _device()
         network.to(device)
         with own_randomness(seed):
-            warm_up([batch.to(device) for batch in drawn])
+            warm_up(batch.to(device) for batch in drawn)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,178 @@
+"""Kernels by ridge regression: sums over windows by stretches of time, and the ridge that forecasts best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+_RIDGES = tuple(10.0 ** (power / 2) for power in range(-8, 5))  # tried, in units of the mean square of a node
+_BLOCKS = 5  # stretches of time, each forecast from the others to choose among them
+_MAX_RANKED = 2**20  # cutoffs that are ranked to find the stretches
+_RARE = 0.05  # a future node asked this much less often than the mean is half shrunk to 0
+
+
+def recent(path: Tensor, nodes: int) -> Tensor:
+    """The last nodes of a path, without their mean `[..., nodes]`."""
+    part = path[..., -nodes:]
+    return part - part.mean(dim=-1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class KernelRows:
+    """Windows as rows of a regression of future nodes on past nodes.
+
+    Attributes:
+        path: `[rows, past nodes]`.
+        sums: Weighted sums of the residuals at each future node `[rows, future nodes]`.
+        counts: The sums of the weights `[rows, future nodes]`.
+        clock: When each row's window was cut, float64 `[rows]`.
+        target: The target of each row `[rows]`.
+        phases: Weight of each phase of a period at the cutoff `[rows, phases]`.
+    """
+
+    path: Tensor
+    sums: Tensor
+    counts: Tensor
+    clock: Tensor
+    target: Tensor
+    phases: Tensor
+
+    def weighted(self, weight: Tensor) -> KernelRows:
+        """The rows of positive weight `[rows]`, counted that often."""
+        kept = weight > 0
+        some, share = self.chosen(kept), weight[kept].unsqueeze(-1)
+        return replace(some, sums=some.sums * share, counts=some.counts * share)
+
+    def chosen(self, kept: Tensor) -> KernelRows:
+        """Some of the rows."""
+        parts = (self.path, self.sums, self.counts, self.clock, self.target, self.phases)
+        return KernelRows(*(part[kept] for part in parts))
+
+    def recent(self, nodes: int) -> KernelRows:
+        """The rows with a shorter past."""
+        return replace(self, path=recent(self.path, nodes))
+
+    def less(self, answer: Callable[[KernelRows], Tensor]) -> KernelRows:
+        """What an answer `[rows, future nodes]` leaves to explain."""
+        return replace(self, sums=self.sums - self.counts * answer(self))
+
+    def total(self) -> Sums:
+        """The sums over the rows, in float64; a row weighs as much as it has known queries."""
+        path, sums, counts = self.path.double(), self.sums.double(), self.counts.double()
+        squares = path.mT @ (counts.mean(dim=-1, keepdim=True) * path)
+        return Sums(squares, sums.mT @ path, counts.sum(dim=0))
+
+
+@dataclass(frozen=True)
+class Sums:
+    """All that a regression needs to know of its rows.
+
+    Attributes:
+        squares: `[past nodes, past nodes]`.
+        products: `[future nodes, past nodes]`.
+        counts: `[future nodes]`.
+    """
+
+    squares: Tensor
+    products: Tensor
+    counts: Tensor
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.squares + other.squares, self.products + other.products, self.counts + other.counts)
+
+    def __sub__(self, other: Sums) -> Sums:
+        return Sums(self.squares - other.squares, self.products - other.products, self.counts - other.counts)
+
+    def recent(self, nodes: int) -> Sums:
+        """The sums that rows with a shorter past would have."""
+        squares = recent(recent(self.squares[-nodes:], nodes).mT, nodes)
+        return Sums(squares, recent(self.products, nodes), self.counts)
+
+    def per_query(self) -> Tensor:
+        """The products as if each future node had been asked as often as the mean; rare ones are shrunk."""
+        mean = self.counts.mean()
+        return self.products * (mean / (self.counts + _RARE * mean).clamp(min=1e-300))[:, None]
+
+    def regress(self, ridges: Sequence[float]) -> list[Tensor]:
+        """Ridge regressions `[future nodes, past nodes]`, one for each ridge, in units of a mean square.
+
+        Future nodes share one matrix of squares, so that one decomposition serves all nodes and all ridges.
+        """
+        squares, vectors = torch.linalg.eigh(self.squares)
+        squares = squares.clamp(min=0)
+        unit = squares.mean().clamp(min=1e-300)
+        turned = self.per_query() @ vectors
+        return [(turned / (squares + ridge * unit)) @ vectors.mT for ridge in ridges]
+
+    def error(self, weight: Tensor) -> Tensor:
+        """Mean squared error of a kernel at a query, less that of the kernel 0."""
+        squared = (weight @ self.squares * weight).sum() - 2 * (weight * self.per_query()).sum()
+        return squared / self.counts.sum().clamp(min=1e-300)
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Sums over stretches of time.
+
+    Attributes:
+        blocks: The sums of each stretch.
+        cores: The same without the windows that overlap with the stretch before.
+    """
+
+    blocks: list[Sums]
+    cores: list[Sums]
+
+    @staticmethod
+    def gather(rows: Iterable[KernelRows], cutoffs: Tensor, span: float) -> Stretches:
+        """Sum rows, batch by batch, over stretches with equally many cutoffs each."""
+        shares = torch.arange(1, _BLOCKS, device=cutoffs.device, dtype=cutoffs.dtype) / _BLOCKS
+        edges = torch.quantile(cutoffs[torch.randperm(len(cutoffs))[:_MAX_RANKED]], shares)
+        starts = torch.cat([edges.new_full((1,), -torch.inf), edges])
+        ends = torch.cat([edges, cutoffs.amax().unsqueeze(0)])
+        cores = starts + torch.minimum(edges.new_tensor(span), (ends - starts) / 2)
+        sums: list[tuple[Sums, Sums]] = []
+        for some in rows:
+            block = torch.searchsorted(edges, some.clock, right=True)
+            found = [_of_stretch(some.chosen(block == i), cores[i]) for i in range(_BLOCKS)]
+            sums = [(a + b, c + d) for (a, c), (b, d) in zip(sums, found, strict=True)] if sums else found
+        return Stretches([block for block, _ in sums], [core for _, core in sums])
+
+    def recent(self, nodes: int) -> Stretches:
+        """The sums of rows with a shorter past."""
+        return Stretches([s.recent(nodes) for s in self.blocks], [s.recent(nodes) for s in self.cores])
+
+    @property
+    def total(self) -> Sums:
+        """The sums of all."""
+        first, *rest = self.blocks
+        return sum(rest, start=first)
+
+    def best(self) -> Tensor | None:
+        """The kernel `[future nodes, past nodes]` by the best ridge; None where none beats the kernel 0."""
+        ridge = self.best_ridge()
+        return None if ridge is None else self.total.regress([ridge])[0]
+
+    def best_ridge(self) -> float | None:
+        """The ridge whose regressions forecast the stretches left out of them best; None: none beats 0."""
+        total = self.total
+        known = [i for i, core in enumerate(self.cores) if core.counts.any()]
+        if len(known) < 2:
+            return None
+        errors = torch.stack([self._errors(total, i) for i in known]).mean(dim=0)
+        best = int(errors.argmin())
+        return _RIDGES[best] if errors[best] < 0 else None
+
+    def _errors(self, total: Sums, left_out: int) -> Tensor:
+        """Errors `[ridges]` in a stretch of the regressions on all others."""
+        weights = (total - self.blocks[left_out]).regress(_RIDGES)
+        return torch.stack([self.cores[left_out].error(weight) for weight in weights])
+
+
+def _of_stretch(rows: KernelRows, core: Tensor) -> tuple[Sums, Sums]:
+    """The sums over a stretch, and over its windows from `core` on."""
+    late = rows.clock >= core
+    after = rows.chosen(late).total()
+    return rows.chosen(~late).total() + after, after
