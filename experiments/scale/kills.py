@@ -1,6 +1,6 @@
 """Kill the process at random moments of fit, save, predict-to-disk and download; see that nothing is lost.
 
-    for n in 0 1 2; do python -m experiments.scale.kills --kills 17 --seed $n --results kills_$n; done
+    for n in 0 1 2 3; do python -m experiments.scale.kills --kills 17 --seed $n --results kills_$n; done
 
 For each kill a process does the work until `kill -9` hits it, after a random part of the time that the work
 takes. Then every file that a reader could find is read, and the work is done again, without a kill: its

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from experiments.scale import figures
 from experiments.scale.stamp import RESULTS, stamp, write
 
 LENGTH = 5000  # observations of a series
 FILES = 50
-LIMIT = 4096  # MiB that the run may hold
 EVERY = 0.5  # seconds between looks
 
 
@@ -91,25 +91,6 @@ def work(folder: Path, out: Path, steps: int, told: multiprocessing.Queue) -> No
     told.put((watch.rows, None if log is None else log.seconds))
 
 
-def draw(frame: pd.DataFrame, rows: int) -> None:
-    """The curve of the run."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
-    minutes = frame["seconds"] / 60
-    axes.fill_between(minutes, frame["of_it_files_mib"], color="C0", alpha=0.3, label="of it pages of files")
-    axes.plot(minutes, frame["resident_mib"], color="C0", label="resident memory")
-    axes.axhline(LIMIT, color="C3", linestyle="--", label="4 GiB")
-    change = minutes[(frame["phase"] == "predict").idxmax()]
-    axes.axvline(change, color="0.6", linewidth=1)
-    axes.annotate("fit ", (change, LIMIT * 0.9), ha="right")
-    axes.annotate(" predict to a folder", (change, LIMIT * 0.9), ha="left")
-    axes.set(xlabel="minutes", ylabel="MiB", ylim=(0, LIMIT * 1.1), xlim=(0, None))
-    axes.set_title(f"{rows / 1e6:.0f} million rows from a Parquet folder, unsorted, 2 cores")
-    axes.legend(loc="upper right", bbox_to_anchor=(1, 0.85))
-    figure.savefig(RESULTS / "memory.png", dpi=120)
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
@@ -143,7 +124,7 @@ def main() -> None:
         **stamp(),
     }
     write("memory", [summary])
-    draw(frame, options.rows)
+    figures.memory(frame, RESULTS / "memory.png")
 
 
 if __name__ == "__main__":
