@@ -11,6 +11,7 @@ from torch import Tensor
 _RIDGES = tuple(10.0 ** (power / 2) for power in range(-8, 5))  # tried, in units of the mean square of a node
 _BLOCKS = 5  # stretches of time, each forecast from the others to choose among them
 _MAX_RANKED = 2**20  # cutoffs that are ranked to find the stretches
+_ON_CPU = 768  # nodes up to which a matrix is decomposed on the CPU
 _RARE = 0.05  # a future node asked this much less often than the mean is half shrunk to 0
 
 
@@ -101,8 +102,7 @@ class Sums:
 
         Future nodes share one matrix of squares, so that one decomposition serves all nodes and all ridges.
         """
-        squares, vectors = torch.linalg.eigh(self.squares)
-        squares = squares.clamp(min=0)
+        squares, vectors = _decomposed(self.squares)
         unit = squares.mean().clamp(min=1e-300)
         turned = self.per_query() @ vectors
         return [(turned / (squares + ridge * unit)) @ vectors.mT for ridge in ridges]
@@ -169,6 +169,13 @@ class Stretches:
         """Errors `[ridges]` in a stretch of the regressions on all others."""
         weights = (total - self.blocks[left_out]).regress(_RIDGES)
         return torch.stack([self.cores[left_out].error(weight) for weight in weights])
+
+
+def _decomposed(squares: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, none negative, and eigenvectors; small matrices are quicker on the CPU than on a GPU."""
+    place = squares.device if len(squares) > _ON_CPU else torch.device("cpu")
+    values, vectors = torch.linalg.eigh(squares.to(place))
+    return values.clamp(min=0).to(squares.device), vectors.to(squares.device)
 
 
 def _of_stretch(rows: KernelRows, core: Tensor) -> tuple[Sums, Sums]:
