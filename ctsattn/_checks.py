@@ -42,20 +42,21 @@ def check_attention_inputs(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) ->
         TypeError: A dtype is not floating, or the three differ.
         ValueError: A shape or device does not fit the others.
     """
+    dtype, device = q.dtype, q.device
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != 4:
             raise ValueError(
                 f"`{name}` must have the four axes [batch, heads, length, width], but its shape is "
                 f"{list(tensor.shape)}. Add the missing axes with `{name}[None]` or `{name}.unsqueeze`."
             )
-        if tensor.dtype not in FLOATING or tensor.dtype != q.dtype:
+        if tensor.dtype != dtype or dtype not in FLOATING:
             raise TypeError(
                 f"`q`, `k` and `v` must share one dtype out of float16, bfloat16, float32 and float64, but "
                 f"got {q.dtype}, {k.dtype} and {v.dtype}. Convert them with `.to(q.dtype)` or use autocast."
             )
-        if tensor.device != q.device:
+        if tensor.device != device:
             raise ValueError(
-                f"`q` is on {q.device}, but `{name}` is on {tensor.device}. Move it with `.to(q.device)`."
+                f"`q` is on {device}, but `{name}` is on {tensor.device}. Move it with `.to(q.device)`."
             )
     if not q.shape[0] == k.shape[0] == v.shape[0]:
         raise ValueError(

@@ -1,8 +1,9 @@
 """Time the cpu backend against stock attention and against naive eager code, side by side in one process.
 
-    python -m experiments.kernels.cpu              # measure: results/cpu.csv
-    python -m experiments.kernels.cpu --threads 1  # the same with one thread, appended
-    python -m experiments.kernels.cpu --table      # print the committed rows as a table
+    python -m experiments.kernels.cpu                  # measure: results/cpu.csv
+    python -m experiments.kernels.cpu --threads 1      # the same with one thread, beside the other rows
+    python -m experiments.kernels.cpu --lengths 64 96  # these lengths only; other rows stay
+    python -m experiments.kernels.cpu --table          # print the committed rows as a table
 
 Backends: `cpu` is the backend's core (gaps in), `continuous_attention` the public function (times in),
 `first_order` the approximation on stock kernels, `reference` the definition in eager code with all weights
@@ -18,6 +19,7 @@ was written, less the threads of the measurement: above 0, others shared the cor
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import platform
@@ -41,7 +43,6 @@ from experiments.kernels.comparison import (
     core_arguments,
     make_inputs,
     truth_of_first_head,
-    written,
 )
 
 HERE = Path(__file__).parent
@@ -179,8 +180,8 @@ def _status(name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 
 
-def measure_all(path: Path, threads: int) -> None:
-    """Measure every shape and append the rows."""
+def measure_all(path: Path, threads: int, lengths: list[int]) -> None:
+    """Measure every shape of these lengths, and write its rows in place of older ones."""
     import numba
 
     about = {
@@ -189,9 +190,31 @@ def measure_all(path: Path, threads: int) -> None:
         "device": processor(),
         "commit": commit(),
     }
-    with written(path, CPU_COLUMNS, about, "a") as write:
-        for shape in shapes():
-            write(measure_shape(shape, threads))
+    for shape in shapes():
+        if shape.length in lengths:
+            rows = [row | about for row in measure_shape(shape, threads)]
+            write_in_order(path, rows)
+
+
+def write_in_order(path: Path, rows: list[dict[str, object]]) -> None:
+    """Put rows into a result file in place of those of the same shape and threads, in order of shapes."""
+    new = [{key: f"{x:.4g}" if isinstance(x, float) else str(x) for key, x in row.items()} for row in rows]
+    old = []
+    if path.exists():
+        with path.open(newline="") as file:
+            old = list(csv.DictReader(file))
+    replaced, order = {_case(row) for row in new}, list(shapes())
+    kept = [row for row in old if _case(row) not in replaced]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, CPU_COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(sorted(kept + new, key=lambda row: (-_case(row)[1], order.index(_case(row)[0]))))
+
+
+def _case(row: dict[str, str]) -> tuple[Shape, int]:
+    """The shape of a row, and the threads it was timed with."""
+    sizes = (int(row[key]) for key in ("batch", "heads", "keys", "head_dim"))
+    return Shape(*sizes, row["causal"] == "True"), int(row["threads"])
 
 
 def commit() -> str:
@@ -242,6 +265,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of torch")
+    parser.add_argument("--lengths", type=int, nargs="+", default=sorted({x.length for x in shapes()}))
     parser.add_argument("--table", action="store_true", help="print the rows as a table")
     parser.add_argument("--peak", help="JSON of a backend and a shape: print its peak memory")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the rows go")
@@ -253,7 +277,7 @@ def main() -> None:
     elif options.table:
         print(table(options.out))
     else:
-        measure_all(options.out, options.threads)
+        measure_all(options.out, options.threads, options.lengths)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The first-order form beside the exact operator: how far apart they are, and what it costs.
 
-    python -m experiments.operator.first_order
+    python -m experiments.operator.first_order                # all of it
+    python -m experiments.operator.first_order --lengths 96   # times of these lengths; other rows stay
+    python -m experiments.operator.first_order --lengths      # distances only
 
 Distance: smooth random keys and values on [0, 1] of several roughnesses, sampled on a jittered grid; root
 mean square of the difference between the two outputs over 16 heads and 8 problems. For comparison the
@@ -14,6 +16,7 @@ process, which others on the machine disturb less than the time on the wall.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -26,13 +29,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from ctsattn.ops import continuous_attention, trapezoid_attention
 from ctsattn.plotting.style import CYCLE, MARKERS, panels
 from experiments.operator.signals import HEADS, KEY_WIDTH, VALUE_WIDTH, grid, problem
-from experiments.operator.stamp import RESULTS, stamp, write
+from experiments.operator.stamp import RESULTS, read, stamp, write
 
 PIECES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 ROUGHNESSES = (0.5, 1.0, 2.0)
 JUMPS = (0.5, 2.0)  # standard deviation of the scores of keys without smoothness
 PROBLEMS = 8
-LENGTHS = {96: 101, 336: 51, 1024: 21, 2048: 11}  # and how often each is timed
+LENGTHS = {96: 501, 336: 101, 1024: 21, 2048: 11}  # and how often each is timed
 HEAD_DIMS = (32, 64)
 
 Row = dict[str, object]
@@ -76,10 +79,11 @@ def _rough(pieces: int, jump: float, seed: int) -> tuple[Tensor, Tensor, Tensor,
     return *(torch.from_numpy(x)[None] for x in (q, k, v)), torch.from_numpy(times)
 
 
-def timings() -> Iterator[Row]:
+def timings(lengths: list[int]) -> Iterator[Row]:
     """One row for each operator, pass, length, width and kind of mask."""
     marks = stamp(seed=0)
-    for length, calls in LENGTHS.items():
+    for length in lengths:
+        calls = LENGTHS[length]
         for head_dim in HEAD_DIMS:
             for causal in (False, True):
                 for kind, milliseconds in _medians(length, head_dim, causal, calls).items():
@@ -181,11 +185,17 @@ def draw(apart: list[Row], times: list[Row]) -> None:
 
 def main() -> None:
     """Measure, write the rows and draw them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--lengths", type=int, nargs="*", choices=LENGTHS, help="time these alone")
+    lengths = parser.parse_args().lengths
     torch.set_num_threads(1)
-    apart, times = list(distances()), list(timings())
-    write("first_order_distance", apart)
-    write("first_order_time", times)
-    draw(apart, times)
+    if not lengths:
+        write("first_order_distance", list(distances()))
+    times = list(timings(list(LENGTHS) if lengths is None else lengths))
+    measured = {row["keys"] for row in times}
+    times += [row for row in read("first_order_time", as_text=True) if int(str(row["keys"])) not in measured]
+    write("first_order_time", sorted(times, key=lambda row: int(str(row["keys"]))))
+    draw(read("first_order_distance"), read("first_order_time"))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def stamp(seed: int) -> dict[str, str | int]:
     """Command, seed, commit, versions and hardware of this run."""
     return {
         "seed": seed,
-        "command": f"python -m experiments.operator.{Path(sys.argv[0]).stem}",
+        "command": " ".join([f"python -m experiments.operator.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
         "commit": _git("rev-parse", "--short", "HEAD"),
         "dirty": int(bool(_git("status", "--porcelain", "ctsattn/ops", "ctsattn/phi.py"))),
         "versions": f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}",
@@ -37,6 +37,14 @@ def write(name: str, rows: Sequence[Mapping[str, object]]) -> Path:
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+def read(name: str, as_text: bool = False) -> list[dict[str, object]]:
+    """Rows of `results/<name>.csv`, as numbers where all of a column are numbers, or as they are written."""
+    import pandas as pd
+
+    kind = str if as_text else None
+    return pd.read_csv(RESULTS / f"{name}.csv", dtype=kind, keep_default_na=False).to_dict("records")
 
 
 def _git(*arguments: str) -> str:

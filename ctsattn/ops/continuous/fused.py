@@ -15,19 +15,24 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ctsattn._checks import are_plain
-from ctsattn.ops.continuous.cpu import smoothing
-from ctsattn.ops.continuous.cpu.clock import plain_gaps
-from ctsattn.ops.continuous.cpu.smoothing import Layout, placed
+from ctsattn.ops.continuous.cpu import passes
+from ctsattn.ops.continuous.cpu.places import Layout, placed
 from ctsattn.ops.continuous.cpu.workers import share as share_tasks
 from ctsattn.ops.continuous.request import Request
 
-_stock = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+# The operators that `stock.py` calls; the first has a binding of its own, which is called in half the time.
+_stock = torch._scaled_dot_product_flash_attention_for_cpu  # pyright: ignore[reportPrivateImportUsage]
 _stock_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
-def can_fuse(q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, causal: bool, full: bool, offset: int) -> bool:
+# Nanoseconds that a pass takes for each number of the keys, measured at length 96.
+_PREPARE, _MERGE, _FINISH = 0.6, 0.7, 1.0
+_DTYPES = {4: np.float32, 8: np.float64}
+
+
+def can_fuse(q: Tensor, k: Tensor, v: Tensor, clock: Tensor, causal: bool, full: bool, offset: int) -> bool:
     """Whether this problem is one of those that are fused."""
-    if q.dtype != gaps.dtype or gaps.requires_grad or not are_plain(q, k, v, gaps):
+    if q.dtype not in (torch.float32, torch.float64) or clock.requires_grad or not are_plain(q, k, v, clock):
         return False
     ends_with_queries = causal and offset <= 1 and q.shape[2] + offset == k.shape[2] > 1
     return ends_with_queries or (full and k.shape[2] > 1)
@@ -38,32 +43,36 @@ def direct_attention(q: Tensor, k: Tensor, v: Tensor, request: Request, share: f
     times, causal = request.times, request.is_causal
     if times is None or not request.has_only_a_clock or request.query_start != 0 or q.numel() == 0:
         return None
-    if times.requires_grad or q.dtype not in (torch.float32, torch.float64) or not are_plain(times):
+    if not can_fuse(q, k, v, times, causal, not causal, 0):
         return None
-    gaps = plain_gaps(times, q.dtype)
-    if gaps is None or not can_fuse(q, k, v, gaps, causal, not causal, 0):
-        return None
-    return fused_attention(q, k, v, gaps, request.scale, causal, 0, share)
+    return fused_attention(q, k, v, times, request.scale, causal, 0, share, are_times=True)
 
 
 def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, scale: float, causal: bool, offset: int, share: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    clock: Tensor,
+    scale: float,
+    causal: bool,
+    offset: int,
+    share: float,
+    are_times: bool = False,
 ) -> Tensor | None:
     """Outputs `[batch, heads, queries, value_dim]`; arguments as in `first_order.smoothed_attention`.
 
-    None where a query sees several knots and no time between them: then there is a limit to take.
+    The clock is gaps in the dtype of `q`, or times. None where a query sees several knots and no time between
+    them, for then there is a limit to take, and where a clock falls or is not finite.
     """
     (batch, heads, queries, head_dim), (_, kv_heads, knots, value_dim) = q.shape, v.shape
     width, rows = max(head_dim, value_dim), queries if causal else knots
     hidden = int(causal and not offset)
     sizes = heads, kv_heads, queries, knots, head_dim, value_dim, width, int(causal), hidden, rows, q.itemsize
-    clock = gaps.detach().numpy()
-    table = np.empty((batch, 3, knots), clock.dtype)
-    bias = np.empty((batch, 1, 1, rows), clock.dtype)
-    if not smoothing.weigh(clock, share, causal, hidden, table, bias):
-        return None
-    problem = _Problem(Layout(*sizes), table, torch.from_numpy(bias), scale, share)
-    return _Fused.apply(q, k, v, problem)
+    k, v = _side_by_side(k), _side_by_side(v)
+    bias, table = k.new_empty((batch, 1, 1, rows)), np.empty((batch, 3, knots), _DTYPES[q.itemsize])
+    problem = _Problem(Layout(*sizes), table, bias, scale, share)
+    prepared = problem.prepare(k, v, clock, are_times)
+    return None if prepared is None else _Fused.apply(_side_by_side(q), k, v, problem, prepared)
 
 
 class _Problem(NamedTuple):
@@ -83,25 +92,23 @@ class _Problem(NamedTuple):
     scale: float
     share: float
 
-    def prepare(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values as the stock kernel takes them; those given, if nothing has to be done to them."""
+    def prepare(
+        self, k: Tensor, v: Tensor, clock: Tensor, are_times: bool
+    ) -> tuple[Tensor | None, Tensor | None] | None:
+        """Fill table and bias, and make keys and values for the stock kernel, where those given do not do.
+
+        None if this is no problem for it, see `fused_attention`.
+        """
         layout, batch = self.layout, len(self.table)
-        heads, kv_heads, _, _, head_dim, value_dim, width, _, hidden, rows, _ = layout
-        as_given = kv_heads == heads and not hidden
-        keep_values = as_given and value_dim == width
-        if keep_values and self.share == 0 and head_dim == width and not layout.ends:
-            return k, v
+        heads, kv_heads, _, _, head_dim, value_dim, width, ends, hidden, rows, _ = layout
+        keep_values = kv_heads == heads and not hidden and value_dim == width
+        keep_keys = keep_values and self.share == 0 and head_dim == width and not ends
         shape = (batch, heads, rows, width)
-        keys, values = k.new_empty(shape), None if keep_values else k.new_empty(shape)
-        numbers = np.array([*layout, *placed(k, v, keys, values)])
-        share_tasks(
-            lambda begin, end: smoothing.prepare(numbers, self.table, begin, end),
-            batch * heads,
-            2 * rows * width,
-        )
-        if values is None:
-            values = v if rows == layout.knots else v[:, :, :rows]
-        return keys, values
+        keys, values = (None if keep else k.new_empty(shape) for keep in (keep_keys, keep_values))
+        numbers = np.array([*layout, *placed(k, v, keys, values, self.bias)])
+        given = clock.contiguous().numpy(), are_times, numbers, self.table, self.share
+        ordinary = share_tasks(passes.prepare, given, batch, _PREPARE * heads * rows * width)
+        return (keys, values) if ordinary else None
 
     def merge(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> np.ndarray:
         """Add the ends to what the stock kernel answered, in place, and return their shares."""
@@ -109,9 +116,7 @@ class _Problem(NamedTuple):
         weights = np.empty(tasks * layout.queries, self.table.dtype)
         numbers = np.array([*layout, *placed(k, v, q, out, lse)])
         given = numbers, self.table, weights, self.scale, self.share
-        share_tasks(
-            lambda begin, end: smoothing.merge(*given, begin, end), tasks, 2 * layout.queries * layout.width
-        )
+        share_tasks(passes.merge, given, tasks, _MERGE * layout.queries * layout.width)
         return weights
 
     def finish(
@@ -119,19 +124,18 @@ class _Problem(NamedTuple):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k and v; `grads` are those of what the stock kernel was given."""
         layout, batch = self.layout, len(self.table)
-        heads, kv_heads, _, knots, head_dim, value_dim, width, ends, _, _, _ = layout
+        heads, kv_heads, _, knots, head_dim, value_dim, _, ends, hidden, _, _ = layout
         dq, dk, dv = grads
-        if ends or self.share != 0 or heads != kv_heads:
-            dk, dv = (
-                k.new_empty((batch, kv_heads, knots, head_dim)),
-                k.new_empty((batch, kv_heads, knots, value_dim)),
-            )
-            numbers = np.array([*layout, *placed(k, v, q, out, grad, *grads[1:], dq, dk, dv)])
+        as_given = heads == kv_heads
+        if ends or self.share != 0 or not as_given:
+            if not as_given or (ends and not hidden):
+                dk = k.new_empty((batch, kv_heads, knots, head_dim))
+                dv = k.new_empty((batch, kv_heads, knots, value_dim))
+            to_values = None if as_given and not ends else dv
+            numbers = np.array([*layout, *placed(k, v, q, out, grad, *grads[1:], dq, dk, to_values)])
             given = numbers, self.table, weights, self.scale, self.share
             share_tasks(
-                lambda begin, end: smoothing.finish(*given, begin, end),
-                batch * kv_heads,
-                heads // kv_heads * knots * width,
+                passes.finish, given, batch * kv_heads, _FINISH * heads // kv_heads * knots * layout.width
             )
         if head_dim != value_dim:
             return dq[..., :head_dim], dk[..., :head_dim], dv[..., :value_dim]
@@ -142,10 +146,17 @@ class _Fused(torch.autograd.Function):
     """Prepared keys, the stock kernel, the merged ends; and the way back."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, problem: _Problem) -> Tensor:
-        layout = problem.layout
-        q, k, v = (_side_by_side(x) for x in (q, k, v))
-        keys, values = problem.prepare(k, v)
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        problem: _Problem,
+        prepared: tuple[Tensor | None, Tensor | None],
+    ) -> Tensor:
+        layout, (keys, values) = problem.layout, prepared
+        keys = k if keys is None else keys
+        values = v[:, :, : layout.rows] if values is None else values
         asks = _to_width(q, layout.width)
         out, lse = _stock(
             asks, keys, values, 0.0, bool(layout.ends), attn_mask=problem.bias, scale=problem.scale
@@ -157,10 +168,9 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        return _differentiate(ctx, *grad_outputs)
+        return (_differentiate_once if torch.is_grad_enabled() else _differentiate)(ctx, *grad_outputs)
 
 
-@once_differentiable
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of all arguments of `_Fused`."""
     problem = ctx.problem
@@ -178,7 +188,10 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         attn_mask=problem.bias,
         scale=problem.scale,
     )
-    return *problem.finish(ctx.weights, q, k, v, out, grad, *grads), None
+    return *problem.finish(ctx.weights, q, k, v, out, grad, *grads), None, None
+
+
+_differentiate_once = once_differentiable(_differentiate)
 
 
 def _side_by_side(x: Tensor) -> Tensor:

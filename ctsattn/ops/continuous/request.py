@@ -119,7 +119,8 @@ def autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             check_tensor(name, x)
     device = q.device.type
     # Older compilers cannot trace the first question, and compile for devices that have autocast.
-    if not torch.compiler.is_compiling() and not torch.amp.is_autocast_available(device):
+    known = device in ("cpu", "cuda") or torch.compiler.is_compiling()
+    if not known and not torch.amp.is_autocast_available(device):
         return q, k, v
     if not torch.is_autocast_enabled(device):
         return q, k, v

@@ -9,10 +9,11 @@ import math
 
 import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
 
 from ctsattn.ops.continuous.clock import MAX_UNIT
-from ctsattn.ops.continuous.cpu.kernels import compiled
+from ctsattn.ops.continuous.cpu.caching import compiled
 
 
 def plain_gaps(times: Tensor, wide: torch.dtype) -> Tensor | None:
@@ -28,18 +29,25 @@ def plain_gaps(times: Tensor, wide: torch.dtype) -> Tensor | None:
 @compiled
 def _write_gaps(times, gaps):
     """Write the gaps of all rows; whether every time is finite and none falls."""
-    rows, knots = times.shape
-    for row in range(rows if knots > 0 else 0):
-        if not -math.inf < times[row, 0] < math.inf:
+    for row in range(times.shape[0]):  # noqa: SIM110 (numba compiles no generator here)
+        if not write_row(times[row], gaps[row]):
             return False
-        factor = 0.0
-        gaps[row, 0] = 0
-        for place in range(1, knots):
-            step = np.float64(times[row, place] - times[row, place - 1])
-            if not 0 <= step < math.inf:
-                return False
-            if factor == 0 and step > 0:
-                exponent = math.frexp(step)[1]
-                factor = math.ldexp(1.0, -max(-MAX_UNIT, min(exponent, MAX_UNIT)))
-            gaps[row, place] = step * factor
+    return True
+
+
+@njit(nogil=True)
+def write_row(times, gaps):
+    """Write the gaps of one row; whether every time is finite and none falls."""
+    if len(times) > 0 and not -math.inf < times[0] < math.inf:
+        return False
+    factor = 0.0
+    gaps[:1] = 0
+    for place in range(1, len(times)):
+        step = np.float64(times[place] - times[place - 1])
+        if not 0 <= step < math.inf:
+            return False
+        if factor == 0 and step > 0:
+            exponent = math.frexp(step)[1]
+            factor = math.ldexp(1.0, -max(-MAX_UNIT, min(exponent, MAX_UNIT)))
+        gaps[place] = step * factor
     return True

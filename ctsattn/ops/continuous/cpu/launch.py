@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ctsattn.ops.continuous.cpu import kernels
 from ctsattn.ops.continuous.cpu.products import strip_lanes
+from ctsattn.ops.continuous.cpu.tiles import Sizes
 from ctsattn.ops.continuous.cpu.workers import share
 
 _TILE_BYTES = 256  # a row of lanes
@@ -16,17 +17,15 @@ _TILE_BYTES = 256  # a row of lanes
 def forward(
     q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Outputs and log-sum-exps as `reference.core`, and more for the backward pass, see `kernels.Answer`."""
+    """Outputs and log-sum-exps as `reference.core`, and more for the backward pass, see `forward.Answer`."""
     out = gaps.new_empty((*q.shape[:3], v.shape[3]))
     lse, peak, inverse = (gaps.new_empty(q.shape[:3]) for _ in range(3))
     arrays, numbers, sizes = _pack(q, k, v, gaps, first, last)
     found, strides_and_sizes = [flat(x, x.dtype) for x in (out, lse, peak, inverse)], np.array(numbers)
 
-    def kernel(begin: int, end: int) -> None:
-        kernels.forward(*arrays, strides_and_sizes, scale, begin, end, *found)
-
     tiles = -(-sizes.queries // sizes.tile)
-    share(kernel, q.shape[0] * sizes.heads * tiles, sizes.tile * sizes.knots)
+    given = *arrays, strides_and_sizes, scale, *found
+    share(kernels.forward, given, q.shape[0] * sizes.heads * tiles, sizes.tile * sizes.knots)
     return out.to(q.dtype), lse, peak, inverse
 
 
@@ -59,21 +58,19 @@ def backward(
     all_numbers = np.array([*numbers, *out_strides, *grad_strides, splits, with_gaps])
     rest = [outs, grads] + [flat(x, gaps.dtype) for x in (grad_lse, peak, inverse, dq, dk, dv, dgaps)]
 
-    def kernel(begin: int, end: int) -> None:
-        kernels.backward(*arrays, all_numbers, scale, begin, end, *rest)
-
-    share(kernel, rows * splits, 2 * tiles * sizes.tile * sizes.knots // splits)
+    given = *arrays, all_numbers, scale, *rest
+    share(kernels.backward, given, rows * splits, 2 * tiles * sizes.tile * sizes.knots / splits)
     dk, dv = (_joined(total, like) for total, like in ((dk, k), (dv, v)))
     return dq.to(q.dtype), dk, dv, dgaps.sum((1, 2))
 
 
 def _pack(
     q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor
-) -> tuple[list[np.ndarray], list[int], kernels.Sizes]:
+) -> tuple[list[np.ndarray], list[int], Sizes]:
     """Flat arrays that the kernels read, with the strides of the first three and the sizes; and the sizes."""
     strip = strip_lanes(gaps.itemsize)
     tile = max(strip, _TILE_BYTES // gaps.itemsize)
-    sizes = kernels.Sizes(q.shape[1], v.shape[1], q.shape[2], v.shape[2], q.shape[3], v.shape[3], tile, strip)
+    sizes = Sizes(q.shape[1], v.shape[1], q.shape[2], v.shape[2], q.shape[3], v.shape[3], tile, strip)
     arrays, numbers = [], []
     for x in (q, k, v):
         memory, strides = strided(x, gaps.dtype)

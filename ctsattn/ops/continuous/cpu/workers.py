@@ -9,38 +9,46 @@ from itertools import count
 
 import torch
 
-# About 20 µs of work: a call of a kernel costs 2, and a sleeping thread may need 100 to wake up, during which
-# the calling thread goes on with the tasks.
-_SCORES_AT_ONCE = 20_000
+# Nanoseconds. A call of a kernel costs 2 µs, and a sleeping thread needs some 50 to wake up, during which the
+# calling thread goes on with the tasks: less work than `_WORTH_SHARING` is done sooner by one thread.
+_AT_ONCE, _WORTH_SHARING = 20_000, 100_000
 
 _pool: ThreadPoolExecutor | None = None
 
 
-def share(kernel: Callable[[int, int], None], tasks: int, scores: int) -> None:
-    """Call `kernel(begin, end)` until all tasks are done, from as many threads as torch uses.
+def share(
+    kernel: Callable[..., object], arguments: tuple[object, ...], tasks: int, nanoseconds: float
+) -> bool:
+    """Call `kernel(*arguments, begin, end)` until all tasks are done, from as many threads as torch uses.
 
     The kernel must release the interpreter lock. Whoever is free takes the next tasks; a thread that has not
     begun when all are taken is not waited for.
 
     Args:
         kernel: Does the tasks from `begin` to before `end`.
+        arguments: What it is told first.
         tasks: Number of tasks.
-        scores: Scores of one task, which tell how long it takes.
+        nanoseconds: How long one task takes, roughly.
+
+    Returns:
+        Whether no call gave False.
     """
-    threads = torch.get_num_threads()
-    shares = min(threads, tasks, tasks * scores // _SCORES_AT_ONCE)
-    if shares <= 1:
-        kernel(0, tasks)
-        return
-    shares = min(tasks, tasks * scores // _SCORES_AT_ONCE)
-    at_once = -(-tasks // shares)
-    begins = count(step=at_once)
+    threads, total = min(torch.get_num_threads(), tasks), tasks * nanoseconds
+    if threads <= 1 or total < _WORTH_SHARING:
+        return kernel(*arguments, 0, tasks) is not False
+    at_once = -(-tasks // min(tasks, int(total / _AT_ONCE)))
+    begins, answers = count(step=at_once), []
 
     def work() -> None:
         while (begin := next(begins)) < tasks:
-            kernel(begin, min(begin + at_once, tasks))
+            answers.append(kernel(*arguments, begin, min(begin + at_once, tasks)))
 
-    helpers = min(threads, -(-tasks // at_once)) - 1
+    _run(work, min(threads, -(-tasks // at_once)) - 1)
+    return all(answer is not False for answer in answers)
+
+
+def _run(work: Callable[[], None], helpers: int) -> None:
+    """Do some work here and in some threads of the pool; those that have not begun at its end never do."""
     futures = [_threads().submit(work) for _ in range(helpers)]
     try:
         work()

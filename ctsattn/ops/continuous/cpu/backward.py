@@ -1,0 +1,162 @@
+"""Numba: the backward pass, tile by tile, which computes the scores again."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from ctsattn.ops.continuous.cpu import pieces
+from ctsattn.ops.continuous.cpu.products import multiply, multiply_add
+from ctsattn.ops.continuous.cpu.tiles import (
+    KNOTS,
+    LN2,
+    LOWEST,
+    Strided,
+    at_token,
+    load_lanes,
+    load_rows,
+    place,
+    up,
+)
+
+
+class Slopes(NamedTuple):
+    """The answer and its derivatives; the last three are flat `[batch, heads, queries]`, see `Answer`."""
+
+    out: Strided
+    grad_out: Strided
+    grad_lse: np.ndarray
+    peak: np.ndarray
+    inverse: np.ndarray
+
+
+class Found(NamedTuple):
+    """Where the backward pass writes, flat: `dq` like `q`, and for each task of its own `dk`, `dv`, `dgaps`.
+
+    `dk` is `[tasks, knots, head_lanes]` and `dv` `[tasks, knots, value_lanes]`, with widths of whole strips.
+    """
+
+    dq: np.ndarray
+    dk: np.ndarray
+    dv: np.ndarray
+    dgaps: np.ndarray
+
+
+class Buffers(NamedTuple):
+    """What the backward pass holds of a tile: columns `[width, lanes]`, rows `[queries, padded width]`."""
+
+    q_columns: np.ndarray
+    q_rows: np.ndarray
+    dq_columns: np.ndarray
+    grad_columns: np.ndarray
+    grad_rows: np.ndarray
+    scores: np.ndarray
+    slopes: np.ndarray
+    peaks: np.ndarray
+    inverses: np.ndarray
+    means: np.ndarray
+
+
+@njit(nogil=True)
+def _load_answer(sizes, slopes, tile, buffers):
+    """Write what turns scores into weights that sum to 1, and slopes of weights into those of scores."""
+    for i in range(tile.lanes):
+        buffers.peaks[i], buffers.inverses[i], buffers.means[i] = LOWEST, 0, 0
+    for i in range(tile.queries):
+        query = tile.query + i
+        at = (tile.batch * sizes.heads + tile.head) * sizes.queries + query
+        buffers.peaks[i], buffers.inverses[i] = slopes.peak[at], slopes.inverse[at]
+        out_at = at_token(slopes.out, tile.batch, tile.head, query)
+        grad_at = at_token(slopes.grad_out, tile.batch, tile.head, query)
+        # An error of the mean is one of all the query's slopes, which adds up in the gradient of the gaps.
+        mean = -np.float64(slopes.grad_lse[at])
+        for d in range(sizes.value_dim):
+            mean += np.float64(slopes.out.flat[out_at + d]) * slopes.grad_out.flat[grad_at + d]
+        buffers.means[i] = mean
+
+
+@njit(nogil=True)
+def _add_tile(inputs, sizes, tile, buffers, found, task, with_gaps):
+    """Add what a tile gives to the derivatives of keys, values and gaps, and sum that of its queries."""
+    lanes, k, v, b = tile.lanes, inputs.k, inputs.v, buffers
+    head_dim, value_dim = sizes.head_dim, sizes.value_dim
+    k_lanes, v_lanes = up(head_dim, sizes.strip), up(value_dim, sizes.strip)
+    dgaps = found.dgaps[task * sizes.knots : (task + 1) * sizes.knots]
+    b.dq_columns[: head_dim * lanes] = 0
+    start, end = tile.firsts.min(), tile.lasts.max()
+    while start < end:
+        rows = min(KNOTS, end - start + 1)
+        k_at, v_at = (
+            at_token(k, tile.batch, tile.kv_head, start),
+            at_token(v, tile.batch, tile.kv_head, start),
+        )
+        dk_at, dv_at = (task * sizes.knots + start) * k_lanes, (task * sizes.knots + start) * v_lanes
+        block = (rows, lanes, inputs.gaps, tile.batch * sizes.knots + start, start, tile.firsts, tile.lasts)
+        multiply(b.scores, 0, lanes, k.flat, k_at, k.token, 1, b.q_columns, 0, lanes, rows, head_dim, lanes)
+        multiply(
+            b.slopes, 0, lanes, v.flat, v_at, v.token, 1, b.grad_columns, 0, lanes, rows, value_dim, lanes
+        )
+        if with_gaps:
+            pieces.differentiate_with_gaps(*block, b.scores, b.slopes, b.peaks, b.inverses, b.means, dgaps)
+        else:
+            pieces.differentiate(*block, b.scores, b.slopes, b.peaks, b.inverses, b.means)
+        n = tile.queries
+        multiply_add(
+            found.dv, dv_at, v_lanes, b.scores, 0, lanes, 1, b.grad_rows, 0, v_lanes, rows, n, v_lanes
+        )
+        multiply_add(found.dk, dk_at, k_lanes, b.slopes, 0, lanes, 1, b.q_rows, 0, k_lanes, rows, n, k_lanes)
+        multiply_add(
+            b.dq_columns, 0, lanes, k.flat, k_at, 1, k.token, b.slopes, 0, lanes, head_dim, rows, lanes
+        )
+        start += rows - 1
+
+
+@njit(nogil=True)
+def _buffers(sizes, real):
+    """Memory for one tile."""
+    tile, k_lanes, v_lanes = sizes.tile, up(sizes.head_dim, sizes.strip), up(sizes.value_dim, sizes.strip)
+    return Buffers(
+        np.empty(sizes.head_dim * tile, real),
+        np.empty(tile * k_lanes, real),
+        np.empty(sizes.head_dim * tile, real),
+        np.empty(sizes.value_dim * tile, real),
+        np.empty(tile * v_lanes, real),
+        np.empty(KNOTS * tile, real),
+        np.empty(KNOTS * tile, real),
+        np.empty(tile, real),
+        np.empty(tile, real),
+        np.empty(tile, real),
+    )
+
+
+@njit(nogil=True)
+def differentiate_tiles(inputs, slopes, sizes, scale, splits, begin, end, found, with_gaps):
+    """Do tasks `begin` to `end`; see `kernels.backward`."""
+    real, width = inputs.q.flat.dtype, sizes.head_dim
+    factor, one = real.type(scale), real.type(1)
+    buffers = _buffers(sizes, real)
+    firsts, lasts = np.empty(sizes.tile, np.int32), np.empty(sizes.tile, np.int32)
+    tiles, group = up(sizes.queries, sizes.tile) // sizes.tile, sizes.heads // sizes.kv_heads
+    k_lanes, v_lanes = up(width, sizes.strip), up(sizes.value_dim, sizes.strip)
+    for task in range(begin, end):
+        kv_row, split = divmod(task, splits)
+        batch, kv_head = divmod(kv_row, sizes.kv_heads)
+        first, stop = task * sizes.knots, (task + 1) * sizes.knots
+        found.dk[first * k_lanes : stop * k_lanes] = 0
+        found.dv[first * v_lanes : stop * v_lanes] = 0
+        found.dgaps[first:stop] = 0
+        for index in range(split, group * tiles, splits):
+            member, number = divmod(index, tiles)
+            tile = place(inputs, sizes, batch, kv_head * group + member, number, firsts, lasts)
+            load_lanes(buffers.q_columns, inputs.q, tile, width, real.type(scale / LN2))
+            load_rows(buffers.q_rows, inputs.q, tile, width, k_lanes, factor)
+            load_lanes(buffers.grad_columns, slopes.grad_out, tile, sizes.value_dim, one)
+            load_rows(buffers.grad_rows, slopes.grad_out, tile, sizes.value_dim, v_lanes, one)
+            _load_answer(sizes, slopes, tile, buffers)
+            _add_tile(inputs, sizes, tile, buffers, found, task, with_gaps)
+            for i in range(tile.queries):
+                at = ((batch * sizes.heads + tile.head) * sizes.queries + tile.query + i) * width
+                for d in range(width):
+                    found.dq[at + d] = buffers.dq_columns[d * tile.lanes + i] * factor

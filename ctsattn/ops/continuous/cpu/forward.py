@@ -1,0 +1,86 @@
+"""Numba: the forward pass, tile by tile."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from ctsattn.ops.continuous.cpu import pieces
+from ctsattn.ops.continuous.cpu.products import multiply, multiply_add
+from ctsattn.ops.continuous.cpu.tiles import KNOTS, LN2, LOWEST, at_token, load_lanes, place, up
+
+
+class Answer(NamedTuple):
+    """Where the forward pass writes, flat: `out` like q but `value_dim` wide, the rest a number for a query.
+
+    `peak`, in units of ln 2, and `inverse`, 1 over four times the sum of weights relative to the peak, are
+    for the backward pass: where scores are large, `lse` is rounded too much to give weights.
+    """
+
+    out: np.ndarray
+    lse: np.ndarray
+    peak: np.ndarray
+    inverse: np.ndarray
+
+
+@njit(nogil=True)
+def _sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old):
+    """Sum weighted values `[value_dim, lanes]` and weights over the knots, relative to each lane's peak."""
+    lanes, k, v = tile.lanes, inputs.k, inputs.v
+    sums[: sizes.value_dim * lanes] = 0
+    total[:lanes] = 0
+    peak[:lanes] = LOWEST
+    start, end = tile.firsts.min(), tile.lasts.max()
+    while start < end:
+        rows = min(KNOTS, end - start + 1)
+        k_at, v_at = (
+            at_token(k, tile.batch, tile.kv_head, start),
+            at_token(v, tile.batch, tile.kv_head, start),
+        )
+        block = (rows, lanes, inputs.gaps, tile.batch * sizes.knots + start, start, tile.firsts, tile.lasts)
+        multiply(scores, 0, lanes, k.flat, k_at, k.token, 1, q_columns, 0, lanes, rows, sizes.head_dim, lanes)
+        old[:lanes] = peak[:lanes]
+        pieces.raise_peak(*block, scores, peak)
+        pieces.rescale(sizes.value_dim, *block[1:], sums, total, old, peak)
+        pieces.weigh(*block, scores, peak, total)
+        multiply_add(sums, 0, lanes, v.flat, v_at, 1, v.token, scores, 0, lanes, sizes.value_dim, rows, lanes)
+        start += rows - 1
+
+
+@njit(nogil=True, error_model="numpy")
+def _store_answer(sizes, tile, sums, peak, total, answer):
+    """Write the answer to a tile; a total of 0 gives outputs 0 and `lse` -inf, and NaN stays NaN."""
+    largest = np.finfo(total.dtype).max  # the inverse of a subnormal total is held there
+    for i in range(tile.queries):
+        at = (tile.batch * sizes.heads + tile.head) * sizes.queries + tile.query + i
+        divisor, answer.lse[at], answer.peak[at], answer.inverse[at] = total[i], -np.inf, peak[i], 0
+        if divisor == 0:
+            divisor = total.dtype.type(1)
+        else:
+            answer.lse[at] = (peak[i] + np.log2(divisor) - 2) * LN2
+            answer.inverse[at] = min(1 / divisor, largest)
+        for d in range(sizes.value_dim):
+            answer.out[at * sizes.value_dim + d] = sums[d * tile.lanes + i] / divisor
+
+
+@njit(nogil=True)
+def answer_tiles(inputs, sizes, scale, begin, end, answer):
+    """Answer tiles `begin` to `end`; see `kernels.forward`."""
+    real = inputs.q.flat.dtype
+    q_columns, sums = (
+        np.empty(sizes.head_dim * sizes.tile, real),
+        np.empty(sizes.value_dim * sizes.tile, real),
+    )
+    scores = np.empty(KNOTS * sizes.tile, real)
+    peak, total, old = np.empty(sizes.tile, real), np.empty(sizes.tile, real), np.empty(sizes.tile, real)
+    firsts, lasts = np.empty(sizes.tile, np.int32), np.empty(sizes.tile, np.int32)
+    tiles = up(sizes.queries, sizes.tile) // sizes.tile
+    for index in range(begin, end):
+        row, number = divmod(index, tiles)
+        batch, head = divmod(row, sizes.heads)
+        tile = place(inputs, sizes, batch, head, number, firsts, lasts)
+        load_lanes(q_columns, inputs.q, tile, sizes.head_dim, real.type(scale / LN2))
+        _sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old)
+        _store_answer(sizes, tile, sums, peak, total, answer)
