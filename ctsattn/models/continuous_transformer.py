@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.data.scalers import FIXED
-from ctsattn.models.linear_path import Spread, TimeFeatures, linear_path
+from ctsattn.models.groups import make_path
+from ctsattn.models.linear_path import Spread, TimeFeatures
 from ctsattn.models.tokens import ChannelIdentity, Covariates, ObservationTokens, PatchTokens
 from ctsattn.nn import HEADS, Encoder, Head, MixerConfig, QueryDecoder, WeightedHead, frequency_ladder
 
@@ -56,6 +57,7 @@ class ContinuousTransformer:
         anchors: As in `Linear`.
         by_phase: As in `Linear`.
         by_target: As in `Linear`.
+        groups: As in `Linear`.
         head: Name in `ctsattn.nn.HEADS`.
         scaler: Name in `ctsattn.data.scalers.SCALERS`.
         balance: How the loss weighs targets. None: every observed query counts alike, in scaled units. A
@@ -87,6 +89,7 @@ class ContinuousTransformer:
     anchors: tuple[str, ...] = ()
     by_phase: bool = False
     by_target: bool = False
+    groups: int = 1
     head: str = "quantile"
     scaler: str = "standard"
     balance: float | None = None
@@ -154,7 +157,7 @@ class ContinuousTransformerNetwork(nn.Module):
         self.known = Covariates(spec.num_known, spec.known_codes, d_model)
         has_known = bool(spec.num_known or spec.known_codes)
         self.effect = nn.Linear(d_model, spec.num_targets, bias=False) if has_known else None
-        self.linear = linear_path(config, spec, fixed=not config.train_linear)
+        self.linear = make_path(config, spec, fixed=not config.train_linear)
         mixer = self._mixer_config(config)
         d_ff = config.d_ff or 2 * d_model
         parts = (config.mixer, mixer, d_ff, config.feedforward, config.dropout, config.drop_path)

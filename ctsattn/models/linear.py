@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch, TaskSpec
-from ctsattn.models.linear_path import Spread, linear_path
+from ctsattn.models.groups import make_path
+from ctsattn.models.linear_path import Spread
 from ctsattn.nn import HEADS
 
 
@@ -26,6 +27,8 @@ class Linear:
         by_phase: Whether the kernel changes with the phase of the shortest period, the time of the day say.
             Worth it for regular data with many cycles; phases are counted from the origin of the clock.
         by_target: Whether each target has a kernel of its own besides the one that all share.
+        groups: Kinds of windows that have a linear path each, told apart by how well a longer period, the
+            week, repeats them compared with a shorter one, the day. For many series that are not alike.
         dropout: Share of past nodes of the kernel dropped in training.
         head: Name in `ctsattn.nn.HEADS`.
         scaler: Name in `ctsattn.data.scalers.SCALERS`.
@@ -38,6 +41,7 @@ class Linear:
     anchors: tuple[str, ...] = ()
     by_phase: bool = False
     by_target: bool = False
+    groups: int = 1
     dropout: float = 0.0
     head: str = "quantile"
     scaler: str = "standard"
@@ -60,7 +64,7 @@ class LinearNetwork(nn.Module):
     def __init__(self, config: Linear, spec: TaskSpec) -> None:
         super().__init__()
         self.targets = spec.num_targets
-        self.linear = linear_path(config, spec)
+        self.linear = make_path(config, spec)
         self.head = HEADS[config.head]()
         self.spread = Spread(spec, self.head.num_params - 1)
 

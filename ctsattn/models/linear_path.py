@@ -207,7 +207,7 @@ class LinearPath(nn.Module):
         with torch.no_grad():
             self.kernel.solve([self._rows(batch) for batch in chain([first], rest)])
             line = self(*self._past(first), first.future_times, cutoff=first.cutoff)
-        _fit_spread(spread, head, line, first)
+        fit_spread(spread, head, line, first)
         self.requires_grad_(not self.fixed)
 
     def _start_mixture(self, batch: Batch, head: Head, spread: Spread) -> bool:
@@ -272,7 +272,7 @@ def _loss(head: Head, line: Tensor, spread: Tensor, batch: Batch) -> Tensor:
     return masked_mean(head.loss(params, batch.future_values), observed)
 
 
-def _fit_spread(spread: Spread, head: Head, line: Tensor, batch: Batch) -> None:
+def fit_spread(spread: Spread, head: Head, line: Tensor, batch: Batch) -> None:
     """Fit the spread around a location, held back from whatever is not the same for all queries."""
 
     def objective() -> Tensor:

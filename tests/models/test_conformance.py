@@ -26,6 +26,8 @@ CONFIGS = {
     "patches": ContinuousTransformer(**SMALL, patch=4, linear_share=0.5),
     "unscaled": ContinuousTransformer(**SMALL, scaler="none"),
     "joined": ContinuousTransformer(**SMALL, join_channels=True, scaler="channel", balance=1.0),
+    "groups": ContinuousTransformer(**SMALL, groups=3),
+    "linear_groups": Linear(groups=2),
     "joined_patches": ContinuousTransformer(**SMALL, join_channels=True, patch=4),
     "no_channel_mixing": ContinuousTransformer(**SMALL, mix_channels=False),
     "causal_squared_error": ContinuousTransformer(**SMALL, is_causal=True, head="squared_error"),
