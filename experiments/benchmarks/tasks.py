@@ -26,6 +26,7 @@ from ctsattn.data.task import infer_task
 from ctsattn.data.windows import Windows
 from ctsattn.datasets.protocols import PROTOCOLS, RecordWindows, RowWindows, record_windows, row_windows
 from ctsattn.datasets.sampling import Condition
+from experiments.benchmarks.filling import filled_parts
 from experiments.benchmarks.order import VALIDATION, shuffled, spread
 
 _SPEC_CHANNELS = 16  # channels that unit and periods are read off
@@ -81,6 +82,8 @@ class RowTask:
         joint: Whether a model sees all channels together.
         seconds: `[rows]` the clock.
         most: Windows of each part to evaluate, spread evenly; 0 for all.
+        filled: The past of all windows without gaps, `[windows, channels, lookback]` for each part; None: as
+            `keep` leaves it.
     """
 
     windows: dict[str, RowWindows]
@@ -92,6 +95,7 @@ class RowTask:
     joint: bool
     seconds: np.ndarray
     most: int = 0
+    filled: dict[str, np.ndarray] | None = None
 
     @property
     def channels(self) -> int:
@@ -128,7 +132,11 @@ class RowTask:
         seen = origin[:, None] + np.arange(-cut.lookback, 0)
         asked = origin[:, None] + np.arange(cut.horizon)
         past, future = self._values(cut, seen, channel), self._values(cut, asked, channel)
-        mask = self._mask(past, seen, channel, origin)
+        if self.filled is None:
+            mask = self._mask(past, seen, channel, origin)
+        else:
+            whole = self.filled[part]
+            past, mask = (whole[window] if self.joint else whole[window, channel][:, None]), None
         cutoff = self.seconds[origin - 1]
         unit = self.spec.time_unit
         times = np.broadcast_to(((self.seconds[seen] - cutoff[:, None]) / unit)[:, None], past.shape)
@@ -224,6 +232,7 @@ def row_task(
     seed: int = 0,
     joint: bool = False,
     most: int = 0,
+    fill: str = "",
 ) -> RowTask:
     """The long-horizon protocol on a table, seen under a sampling condition; what is asked stays complete."""
     if scaler == "log":
@@ -239,7 +248,12 @@ def row_task(
     width = scaled.values.shape[1] if joint else 1
     spec = replace(spec, num_targets=width, num_channels=width, channel_codes=(0,) * width)
     seconds = (table.times - table.times[0]).astype("timedelta64[s]").astype(np.float64)
-    return RowTask(windows, spec, scaler, keep, rule if of_window else None, seed, joint, seconds, most)
+    filled = None
+    if fill and keep is not None:
+        filled = filled_parts(windows, keep, f"{name}-{lookback}-{horizon}-{condition}-{seed}")
+    return RowTask(
+        windows, spec, scaler, keep, rule if of_window else None, seed, joint, seconds, most, filled
+    )
 
 
 def _row_spec(name: str, lookback: int, horizon: int, end: int) -> TaskSpec:

@@ -109,6 +109,7 @@ def make_task(run: Run) -> Task:
         seed=run.seed,
         joint=run.joint,
         most=run.windows,
+        fill=run.fill,
     )
 
 
@@ -147,7 +148,7 @@ def _warm_up_shape(task: Task, run: Run) -> tuple[int, int]:
     size = max(8, _WARM_UP_WINDOWS // targets)
     most = _WARM_UP_VALUES // (size * targets * (run.lookback + 2 * run.horizon))
     epoch = sum(1 for _ in task.chunks("train", size))
-    return max(1, min(epoch, most)), size
+    return max(1, min(epoch, most, run.start or epoch)), size
 
 
 def _warm_up(network: nn.Module, task: Task, seed: int, count: int, size: int) -> None:
