@@ -184,7 +184,7 @@ def _process(python: str, system: str, size: str, options: argparse.Namespace) -
 
 
 def _here(system: str, size: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure in this process, whose start is slow; a short fit before the first takes what is loaded once."""
+    """Measure in this process; a short fit before the first takes what is loaded once."""
     if (system, size) not in _WARM:
         measure(system, size, 2, options.device)
         _WARM.add((system, size))
