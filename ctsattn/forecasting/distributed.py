@@ -163,7 +163,7 @@ def _each_bucket(forecaster: Forecaster, df: Any, work: Any, engine: Any, bucket
         raise ImportError(
             "Distributed work needs fugue, which is not installed: pip install 'ctsattn[distributed]'."
         ) from error
-    name = forecaster.id_col
+    name, df = forecaster.id_col, _decoded(df)
     engine = make_execution_engine(engine, infer_by=[df])
     if name not in engines.get_column_names(df):
         raise ValueError(
@@ -178,6 +178,25 @@ def _each_bucket(forecaster: Forecaster, df: Any, work: Any, engine: Any, bucket
     schema = Schema(pyarrow.Schema.from_pandas(sample, preserve_index=False))
     dealt = engines.transform(df, with_bucket, schema=f"*,{_BUCKET}:int", engine=engine, as_fugue=True)
     return engines.transform(dealt, work, schema=schema, partition={"by": _BUCKET}, engine=engine)
+
+
+def _decoded(df: Any) -> Any:
+    """A Ray data set without dictionaries, as pandas' categories are in Arrow; fugue's schemas have none."""
+    if not type(df).__module__.startswith("ray.data"):
+        return df
+    import pyarrow
+
+    kinds = df.schema().base_schema.types  # of Arrow or of pandas, as the blocks are
+    if not any(isinstance(kind, (pd.CategoricalDtype, pyarrow.DictionaryType)) for kind in kinds):
+        return df
+
+    def decode(table: pyarrow.Table) -> pyarrow.Table:
+        for place, field in enumerate(table.schema):
+            if pyarrow.types.is_dictionary(field.type):
+                table = table.set_column(place, field.name, table[field.name].cast(field.type.value_type))
+        return table
+
+    return df.map_batches(decode, batch_format="pyarrow")
 
 
 def _bucket_of(ids: pd.Series, buckets: int) -> np.ndarray:
