@@ -7,6 +7,7 @@ own past alone.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -99,9 +100,12 @@ def fill(cut: RowWindows, keep: np.ndarray, covariance: Tensor) -> np.ndarray:
     return filled
 
 
-def filled_parts(windows: dict[str, RowWindows], keep: np.ndarray, name: str) -> dict[str, np.ndarray]:
-    """Filled windows of all parts, made once for each name and kept in the folder of temporary files."""
+def filled_parts(windows: dict[str, RowWindows], keep: np.ndarray, data: str) -> dict[str, np.ndarray]:
+    """Filled windows of all parts, made once for what is kept of a table and left among temporary files."""
     from filelock import FileLock
+
+    sizes = f"{data}-{windows['train'].lookback}-{windows['train'].horizon}"
+    name = f"{sizes}-{hashlib.sha256(np.packbits(keep).tobytes()).hexdigest()[:12]}"
 
     folder = Path(os.environ.get("CTSATTN_FILLED", Path(tempfile.gettempdir(), "ctsattn-filled")))
     folder.mkdir(parents=True, exist_ok=True)

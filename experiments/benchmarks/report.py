@@ -25,8 +25,9 @@ from experiments.benchmarks import rows
 from experiments.benchmarks.plan import Run
 
 HERE = Path(__file__).parent
+_CONDITIONS = ("random-50", "random-25", "bursty-50", "bursty-25", "on_change-50", "on_change-25")
 _BEGIN, _END = "<!-- tables begin -->", "<!-- tables end -->"
-_CELL = ["data", "condition", "horizon", "model", "mixer"]
+_CELL = ["data", "condition", "horizon", "model", "mixer", "fill", "windows"]
 
 
 def settings(table: pd.DataFrame) -> pd.DataFrame:
@@ -39,6 +40,8 @@ def settings(table: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(setting=[json.dumps(config, sort_keys=True) for config in without])
     table["name"] = table["split"] + " " + table["metric"]
     table["mixer"] = table["mixer"].astype(object).fillna("")
+    table["fill"] = [config.get("fill", "") for config in configs]
+    table["windows"] = [config.get("windows", 0) for config in configs]
     value = table.pivot_table(
         index=[*_CELL, "setting"], columns="name", values="value", aggfunc=["mean", "std", "count"]
     )
@@ -98,14 +101,24 @@ def _over(group: pd.DataFrame, horizons: list[int], name: str) -> list[str]:
 
 
 def _thinned(best: pd.DataFrame) -> Iterator[str]:
-    """MSE of each table under each sampling condition, over the horizons that were run."""
-    for data, group in best.groupby("data"):
-        mean = group.pivot_table(index=["model", "mixer"], columns="condition", values="test mse/mean")
+    """MSE of each table under each sampling condition: of all windows, or of some where a peer is slow."""
+    if "test mse/mean" not in best:
+        return
+    for (data, windows), group in best[best["test mse/mean"].notna()].groupby(["data", "windows"]):
+        conditions = [name for name in _CONDITIONS if name in set(group["condition"])]
+        conditions += sorted(set(group["condition"]) - set(conditions))
         lines = [
-            [_label(*key), *(_cell(v) for v in row)]
-            for key, row in zip(mean.index, mean.to_numpy(), strict=True)
+            [_label(*key), *(_of(_at(rows_, name), "test mse", 3) for name in conditions)]
+            for key, rows_ in group.groupby(["model", "mixer", "fill"])
         ]
-        yield f"### {data}, thinned: MSE, mean over horizons\n\n{_markdown(['model', *mean.columns], lines)}"
+        where = f"on {windows} test windows, spread evenly" if windows else "all test windows"
+        yield f"### {data}, thinned: MSE, {where}\n\n{_markdown(['model', *conditions], lines)}"
+
+
+def _at(group: pd.DataFrame, condition: str) -> pd.Series:
+    """The line of a condition; empty where there is none."""
+    found = group[group["condition"] == condition]
+    return found.iloc[0] if len(found) else pd.Series(dtype=float)
 
 
 def _records(best: pd.DataFrame, published: dict[str, Any]) -> Iterator[str]:
@@ -139,8 +152,8 @@ def _competitions(best: pd.DataFrame, published: dict[str, Any]) -> Iterator[str
         yield f"### {data}\n\n{_markdown(['model', *names], lines)}{note}"
 
 
-def _label(model: str, mixer: str) -> str:
-    return f"{model}, {mixer}" if mixer else model
+def _label(*words: str) -> str:
+    return ", ".join(word for word in words if word)
 
 
 def _of(line: pd.Series, name: str, digits: int) -> str:

@@ -248,9 +248,7 @@ def row_task(
     width = scaled.values.shape[1] if joint else 1
     spec = replace(spec, num_targets=width, num_channels=width, channel_codes=(0,) * width)
     seconds = (table.times - table.times[0]).astype("timedelta64[s]").astype(np.float64)
-    filled = None
-    if fill and keep is not None:
-        filled = filled_parts(windows, keep, f"{name}-{lookback}-{horizon}-{condition}-{seed}")
+    filled = filled_parts(windows, keep, name) if fill and keep is not None else None
     return RowTask(
         windows, spec, scaler, keep, rule if of_window else None, seed, joint, seconds, most, filled
     )

@@ -87,7 +87,7 @@ def shown(
     if fill and keep is not None:
         from experiments.benchmarks.filling import filled_parts
 
-        filled = filled_parts(windows, keep, f"{data}-{lookback}-{horizon}-{condition}-{seed}")
+        filled = filled_parts(windows, keep, data)
     return Shown(windows, keep, joint, filled)
 
 
