@@ -260,7 +260,7 @@ def _kernel_call(
     bias = _aligned(bias[..., None], strictly_before, -torch.inf).squeeze(-1)
     bias, lowest = bias.clamp(min=HIDDEN), HIDDEN / 2
     if q.is_cuda:
-        lowest = torch.finfo(q.dtype).min / 8 * min(scale, 1.0)
+        lowest = max(lowest, torch.finfo(q.dtype).min / 8 * min(scale, 1.0))  # float16 holds no `HIDDEN`
         q, k, shown = *_with_bias_columns(q, k, bias / scale), _shown(q, mask)
     elif mask is None:
         shown = bias[:, None, None]

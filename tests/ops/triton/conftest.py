@@ -84,12 +84,26 @@ def problem(
     return Canonical(q, k, v, gaps, first, last, hints, normal(*q.shape[:3], value_dim), normal(*q.shape[:3]))
 
 
+def inside(x: Tensor, around: float) -> Tensor:
+    """`x` [.., .., rows, columns] as a part of a larger tensor of `around`."""
+    room = x.new_full((*x.shape[:2], x.shape[2] + 9, x.shape[3] + 16), around)
+    room[:, :, : x.shape[2], : x.shape[3]] = x
+    return room[:, :, : x.shape[2], : x.shape[3]]
+
+
 def solve(
-    core: Callable[..., tuple[Tensor, Tensor]], case: Canonical, dtype: torch.dtype, device: str = "cpu"
+    core: Callable[..., tuple[Tensor, Tensor]],
+    case: Canonical,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    around: float | None = None,
 ) -> dict[str, Tensor]:
-    """Results of a core and the gradients of the loss, in float64 on the CPU."""
+    """Results of a core and the gradients of the loss, in float64 on the CPU; `around`: see `inside`."""
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    q, k, v = (x.detach().clone().to(device, dtype).requires_grad_() for x in case[:3])
+    tensors = [x.detach().clone().to(device, dtype) for x in case[:3]]
+    if around is not None:
+        tensors = [inside(x, around) for x in tensors]
+    q, k, v = (x.requires_grad_() for x in tensors)
     gaps = case.gaps.detach().clone().to(device, wide).requires_grad_()
     scale = case.q.shape[-1] ** -0.5
     out, lse = core(q, k, v, gaps, case.first.to(device), case.last.to(device), scale, **case.hints)

@@ -91,6 +91,10 @@ def test_ties_loud_scores_and_any_limits_are_right(kernels):
     ):
         case = rounded(case, torch.bfloat16)
         exact = solve(reference.core, case, torch.float64, "cuda")
+        # A query that sees pieces without length alone has no derivative by their gaps: it gets no weight.
+        some = exact["lse"].isfinite().float()
+        case = case._replace(out_weight=case.out_weight * some[..., None], lse_weight=case.lse_weight * some)
+        exact = solve(reference.core, case, torch.float64, "cuda")
         # Where one key has nearly all weight, `dO·v - dO·out` is a difference of rounded equals.
         unavoidable = errors_of_rounding_the_output(case, exact, torch.bfloat16, "cuda")
         for part, error in errors(solve(kernels.core, case, torch.bfloat16, "cuda"), exact).items():
@@ -132,20 +136,15 @@ def test_twenty_runs_give_the_same_bits(kernels):
 
 def test_poison_around_and_in_buffers_is_not_seen(kernels, monkeypatch):
     case = problem("causal", queries=130, knots=190, head_dim=64, value_dim=64)
-    expected = solve(kernels.core, case, torch.bfloat16, "cuda")
+    # The same strides, and so the same kernels, each time.
+    expected = solve(kernels.core, case, torch.bfloat16, "cuda", around=0.0)
     empty = torch.empty
 
     def poison(*args, **options):
         return empty(*args, **options).fill_(float("nan") if options["dtype"].is_floating_point else -7)
 
     monkeypatch.setattr(kernels.launch.torch, "empty", poison)
-    rooms = []
-    for x in case[:3]:
-        room = torch.full((x.shape[0], x.shape[1], x.shape[2] + 128, x.shape[3] + 64), float("nan"))
-        room[:, :, : x.shape[2], : x.shape[3]] = x
-        rooms.append(room[:, :, : x.shape[2], : x.shape[3]])
-    inside = solve(kernels.core, case._replace(q=rooms[0], k=rooms[1], v=rooms[2]), torch.bfloat16, "cuda")
-    for part, x in inside.items():
+    for part, x in solve(kernels.core, case, torch.bfloat16, "cuda", around=float("nan")).items():
         assert torch.equal(x, expected[part]), part
 
 
@@ -160,7 +159,9 @@ def test_an_ordinary_call_is_two_kernels_forward_and_four_backward(kernels):
     torch.autograd.grad(attend(), tensors, grad)
     counts = []
     for step in (attend, lambda: torch.autograd.grad(attend(), tensors, grad)):
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        # Without `acc_events` torch 2.11 warns that events do not outlast a cycle; here there is one.
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities, acc_events=True) as profile:
             step()
             torch.cuda.synchronize()
         names = [x.name for x in profile.events() if x.device_type == torch.autograd.DeviceType.CUDA]

@@ -23,6 +23,7 @@ from ctsattn.ops.continuous.triton.primitives import (
     hide,
     load_gaps,
     load_rows,
+    pieces_seen,
     read_limits,
     tile_offsets,
     visible_tiles,
@@ -90,10 +91,13 @@ def query_gradients_tile(
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     g = tl.dot(grad_out, tl.trans(v), input_precision=PRECISION) - delta[:, None]
     if not SCALED:
-        s = s * scale
-    gap, end = gaps_of_rows(gap, end, flat, BM, BN, MASK and FILL)
+        s = s * (0.5 * scale if TERMS == 0 else scale)
+    gap, end = gaps_of_rows(gap, end, flat, BM, BN, MASK and FILL, 0.25 if TERMS == 0 else 1.0)
     if MASK:
-        s = hide(s, n0, first, last, end, BN, SIMPLE)
+        if TERMS == 0:
+            gap = tl.where(pieces_seen(s, n0, first, last, BN, SIMPLE), gap, 0.0)
+        else:
+            s = hide(s, n0, first, last, end, BN, SIMPLE)
     _w, a, _t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, False, True)
     return tl.dot(a.to(k.dtype), k, dq, input_precision=PRECISION)
 
@@ -104,10 +108,16 @@ def attention_bwd_queries_kernel(
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     stride_gb, stride_gh, stride_gn, heads, groups, num_queries, num_knots, head_dim, value_dim, scale,
     offset, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr,
-    EVEN_V: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED:
-    tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    EVEN_V: tl.constexpr, DENSE: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE:
+    tl.constexpr, SCALED: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one block of queries of one head."""
+    if DENSE:
+        stride_qn = D
+        stride_kn = D
+        stride_vn = DV
+        stride_gn = DV
     blocks = tl.cdiv(num_queries, BM)
     block = blocks - 1 - tl.program_id(0) % blocks
     bh = (tl.program_id(0) // blocks).to(tl.int64)
@@ -131,10 +141,10 @@ def attention_bwd_queries_kernel(
     grad_at = grad_out_ptr + b * stride_gb + h * stride_gh
     grad_out = load_rows(grad_at, stride_gn, here, value_dim, m0, num_queries, True, EVEN_V, DV)
     if SCALED:
-        q = (q * scale).to(q.dtype)
+        q = (q * (0.5 * scale if TERMS == 0 else scale)).to(q.dtype)
     STEP: tl.constexpr = BN - RUNS
     whole_last = tl.where(flat, -1, last)
-    low, whole_low, whole_high, high = visible_tiles(first, last, whole_last, inside, num_knots, STEP, STEP)
+    low, whole_low, whole_high, high = visible_tiles(first, last, whole_last, inside, num_knots, STEP)
 
     dq = tl.zeros((BM, D), tl.float32)
     right = tl.maximum(tl.cdiv(high - whole_high, STEP), 0)

@@ -8,15 +8,19 @@ from ctsattn.ops.continuous.triton.gradients import (
 )
 from ctsattn.ops.continuous.triton.primitives import (
     RUNS,
+    begins_piece,
     gaps_of_rows,
     hide,
     join_four,
+    join_pairs,
     join_two,
     load_gaps,
     load_rows,
+    pieces_seen,
     read_limits,
     split_in_four,
     split_in_two,
+    split_pairs,
     tile_offsets,
 )
 
@@ -69,6 +73,7 @@ def knot_gradients_tile(
     inside = row < num_queries
     q = load_rows(q_ptr, stride_q, here, head_dim, m0, num_queries, MASK, EVEN, D)
     grad_out = load_rows(grad_out_ptr, stride_g, here, value_dim, m0, num_queries, MASK, EVEN_V, DV)
+    UNIT: tl.constexpr = 0.25 if TERMS == 0 else 1.0
     if MASK:
         lse = tl.load(lse_ptr + row, mask=inside, other=1.0e30)
         delta = tl.load(delta_ptr + row, mask=inside, other=0.0)
@@ -78,21 +83,27 @@ def knot_gradients_tile(
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     g = tl.dot(grad_out, tl.trans(v), input_precision=PRECISION) - delta[:, None]
     if not SCALED:
-        s = s * scale
+        s = s * (0.5 * scale if TERMS == 0 else scale)
     if MASK:
         first, last, flat = read_limits(
             first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT
         )
-        gap, end = gaps_of_rows(gap, end, flat, BM, BN, FILL)
-        s = hide(s, n0, first, last, end, BN, SIMPLE)
+        gap, end = gaps_of_rows(gap, end, flat, BM, BN, FILL, UNIT)
+        if TERMS == 0:
+            seen = pieces_seen(s, n0, first, last, BN, SIMPLE)
+            gap = tl.where(seen, gap, 0.0)
+        else:
+            s = hide(s, n0, first, last, end, BN, SIMPLE)
     else:
-        gap = tl.broadcast_to(gap[None, :], (BM, BN))
+        gap = tl.broadcast_to((gap * UNIT)[None, :], (BM, BN))
     w, a, t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, GAPS, MASK or GAPS)
+    if MASK and GAPS and TERMS == 0:
+        t = tl.where(seen, t, 0.0)
     if MASK and FILL:
         t = tl.where(flat[:, None], 0.0, t)
         # The only knot that a query sees has the weight 1; of its two columns, the one with a piece.
         only = tl.where((first == last) & inside, first - n0, -1)
-        column = tl.where(tl.arange(0, BN) < BN - RUNS, tile_offsets(BN), -2)
+        column = tl.where(begins_piece(BN), tile_offsets(BN), -2)
         w = tl.where(column[None, :] == only[:, None], 1.0, w)
     dv = tl.dot(tl.trans(grad_out), w.to(q.dtype), dv, input_precision=PRECISION)
     a = a.to(q.dtype)
@@ -103,6 +114,8 @@ def knot_gradients_tile(
         dq = tl.dot(a, k, input_precision=PRECISION)
         if not SCALED:  # else the keys are
             dq = dq * scale
+        elif TERMS == 0:
+            dq = dq * 2.0
         col = tl.arange(0, D)
         at = dq_ptr + row.to(tl.int64)[:, None] * head_dim + col[None, :]
         mask = inside[:, None] & (col[None, :] < head_dim)
@@ -130,27 +143,25 @@ def store_knots(
     last of all belongs to the next tile, and the first knot of a tile lacks what the tile before has:
     both go to the edge buffer `[2, blocks, width]` in float32.
     """
+    x0, x1, x2, x3 = split_in_four(grad, W, BN)
     if BN == 64:
-        x0, x1, x2, x3 = split_in_four(grad, W, 64)
-        first, y0 = split_in_two(x0, W, 16)
-        _y3, last = split_in_two(x3, W, 16)
+        x0, y0 = split_in_two(x0, W, 16)
+        _y3, x3_last = split_in_two(x3, W, 16)
     else:
-        x0, x1, x2, x3 = split_in_four(grad, W, 128)
-        z0, z1 = split_in_two(x0, W, 32)
-        first, y0 = split_in_two(z0, W, 16)
-        _z2, z3 = split_in_two(x3, W, 32)
-        _y3, last = split_in_two(z3, W, 16)
+        x0, y0, y1, y2 = split_in_four(x0, W, 32)
+        _y3, _y4, _y5, x3_last = split_in_four(x3, W, 32)
+    first, odd = split_pairs(x0, W, 8)
+    _even, last = split_pairs(x3_last, W, 8)
     j = tl.arange(0, RUNS)
     to_next = (j[:, None] + 1 == j[None, :])[None, :, :]
     first += tl.sum(tl.where(to_next, last[:, :, None], 0.0), 1)
-    if BN == 64:
-        grad = join_four(join_two(first, y0, W, 16), x1, x2, x3, W, 64)
-    else:
-        grad = join_four(join_two(join_two(first, y0, W, 16), z1, W, 32), x1, x2, x3, W, 128)
+    x0 = join_pairs(first, odd, W, 8)
+    x0 = join_two(x0, y0, W, 16) if BN == 64 else join_four(x0, y0, y1, y2, W, 32)
+    grad = join_four(x0, x1, x2, x3, W, BN)
     c = tl.arange(0, BN)
     knot = n0 + tile_offsets(BN)
     col = tl.arange(0, W)[:, None]
-    ok = (col < width) & (knot[None, :] < num_knots) & (c < BN - RUNS)[None, :]
+    ok = (col < width) & (knot[None, :] < num_knots) & begins_piece(BN)[None, :]
     tl.store(ptr + knot.to(tl.int64)[None, :] * width + col, grad.to(ptr.dtype.element_ty), mask=ok)
     if not SINGLE:
         edge = edge_ptr + block * width + col
@@ -164,15 +175,20 @@ def attention_bwd_knots_kernel(
     dq_ptr, dk_ptr, dv_ptr, dgap_ptr, k_edge_ptr, v_edge_ptr, stride_qb, stride_qh, stride_qn, stride_kb,
     stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_gb, stride_gh, stride_gn, batches,
     kv_heads, groups, num_queries, num_knots, head_dim, value_dim, scale, offset, BM: tl.constexpr, BN:
-    tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, FILL:
-    tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, GAPS: tl.constexpr,
-    SINGLE: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION:
-    tl.constexpr,
+    tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, DENSE:
+    tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, GAPS:
+    tl.constexpr, SINGLE: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of keys, values and gaps of one tile of knots, over all query heads that share it.
 
     `SINGLE`: the tile holds all knots, so the gradient of the queries is complete as well.
     """
+    if DENSE:
+        stride_qn = D
+        stride_kn = D
+        stride_vn = DV
+        stride_gn = DV
     STEP: tl.constexpr = BN - RUNS
     tiles = tl.num_programs(0) // batches
     tile = tl.program_id(0) % tiles
@@ -186,10 +202,10 @@ def attention_bwd_knots_kernel(
     v_at = v_ptr + b * stride_vb + kv_head * stride_vh
     k = load_rows(k_at, stride_kn, local, head_dim, n0, num_knots, True, EVEN, D)
     if SCALED:
-        k = (k * scale).to(k.dtype)
+        k = (k * (0.5 * scale if TERMS == 0 else scale)).to(k.dtype)
     v = load_rows(v_at, stride_vn, local, value_dim, n0, num_knots, True, EVEN_V, DV)
     gap, end = load_gaps(gap_ptr + b * num_knots, n0, num_knots, BN)
-    plain = tl.max(tl.where(tl.arange(0, BN) < STEP, end, 0), 0) < 2147483647
+    plain = tl.max(tl.where(begins_piece(BN), end, 0), 0) < 2147483647
     if GAPS:  # a gap of 0 has a gradient too
         end = local
         plain = True
@@ -236,7 +252,7 @@ def attention_bwd_knots_kernel(
     store_knots(dv, dv_ptr, v_edge_ptr, all_tiles * value_dim, at, value_dim, n0, num_knots, BN, DV, SINGLE)
     if GAPS:
         right_knot = n0 + local + 1
-        is_piece = (right_knot < num_knots) & (tl.arange(0, BN) < STEP)
+        is_piece = (right_knot < num_knots) & begins_piece(BN)
         dgap_ptr += bh * num_knots
         tl.store(dgap_ptr + right_knot, dgap, mask=is_piece)
         tl.store(dgap_ptr, 0.0, mask=tile == 0)  # no piece ends there

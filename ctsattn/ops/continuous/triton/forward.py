@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 
 from ctsattn.ops.continuous.triton.primitives import (
-    LN2,
-    LOG2E,
     RUNS,
+    exponent_scale,
     gaps_of_rows,
     hide,
+    join_eight,
     join_four,
     join_two,
     load_gaps,
@@ -23,8 +23,9 @@ from ctsattn.ops.continuous.triton.primitives import (
     piece_weights,
     read_limits,
     reciprocal,
-    split_in_four,
+    split_in_eight,
     split_in_two,
+    split_pairs,
     tile_offsets,
     visible_tiles,
 )
@@ -32,33 +33,38 @@ from ctsattn.ops.continuous.triton.primitives import (
 
 @triton.jit
 def piece_step(s, gap, m, s1, e1, w1, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr):
-    """One group's pieces: completes the weight of its right knots, begins that of its left knots."""
-    e = tl.exp2(s * LOG2E - m[:, None])
-    w, w1, _r = piece_weights(s1 - s, e, e1, gap, w1, TERMS, RADIUS, FAST)
+    """One piece of each run: completes the weight of its right knots, begins that of its left knots."""
+    e = tl.exp2(s * exponent_scale(TERMS) - m)
+    w, w1 = piece_weights(s1 - s, e, e1, gap, w1, TERMS, RADIUS, FAST)
     return w1, e, w
 
 
 @triton.jit
-def four_steps(
-    s, gap, m, s4, e, w, M: tl.constexpr, N: tl.constexpr, LAST: tl.constexpr, TERMS: tl.constexpr, RADIUS:
-    tl.constexpr, FAST: tl.constexpr,
+def eight_steps(
+    s, gap, m, s8, e, w, M: tl.constexpr, LAST: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
+    tl.constexpr,
 ):  # fmt: skip
-    """Pieces of four groups, from the last to the first; the last of all begins none.
+    """Pieces of 32 columns, eight knots of each run, from the last to the first; the last of all begins none.
 
-    Returns their weights [M, N], but for the first group's right pieces, and the completed weight, score and
-    exponential with which the next four go on.
+    Returns the weight of the first knots, but for their right pieces; of the other even columns; of the odd
+    ones [M, 16]; the completed weight of what was `w`; and score and exponential with which the next eight go
+    on.
     """
-    s0, s1, s2, s3 = split_in_four(s, M, N)
-    g0, g1, g2, g3 = split_in_four(gap, M, N)
+    s0, s1, s2, s3, s4, s5, s6, s7 = split_in_eight(s, M)
+    g0, g1, g2, g3, g4, g5, g6, g7 = split_in_eight(gap, M)
     if LAST:
-        e = tl.exp2(s3 * LOG2E - m[:, None])
-        w4 = w
+        e = tl.exp2(s7 * exponent_scale(TERMS) - m)
+        w8 = w
     else:
-        w4, e, w = piece_step(s3, g3, m, s4, e, w, TERMS, RADIUS, FAST)
+        w8, e, w = piece_step(s7, g7, m, s8, e, w, TERMS, RADIUS, FAST)
+    w7, e, w = piece_step(s6, g6, m, s7, e, w, TERMS, RADIUS, FAST)
+    w6, e, w = piece_step(s5, g5, m, s6, e, w, TERMS, RADIUS, FAST)
+    w5, e, w = piece_step(s4, g4, m, s5, e, w, TERMS, RADIUS, FAST)
+    w4, e, w = piece_step(s3, g3, m, s4, e, w, TERMS, RADIUS, FAST)
     w3, e, w = piece_step(s2, g2, m, s3, e, w, TERMS, RADIUS, FAST)
     w2, e, w = piece_step(s1, g1, m, s2, e, w, TERMS, RADIUS, FAST)
     w1, e, w = piece_step(s0, g0, m, s1, e, w, TERMS, RADIUS, FAST)
-    return w, w1, w2, w3, w4, s0, e
+    return w, w2, w4, w6, join_four(w1, w3, w5, w7, M, 16), w8, s0, e
 
 
 @triton.jit
@@ -67,30 +73,36 @@ def tile_weights(
     tl.constexpr,
 ):  # fmt: skip
     """Weights [M, N] of a tile's columns; `gap` [M, N]."""
+    # [M, RUNS] out of [M, 8], so that its layout is that of the scores' parts.
+    m, _m = split_pairs(tl.broadcast_to(m[:, None], (M, 8)), M, 8)
     none = tl.zeros((M, RUNS), tl.float32)
     s_low, s_high = split_in_two(s, M, N)
     gap_low, gap_high = split_in_two(gap, M, N)
     if N == 64:
-        w4, w5, w6, w7, _w, s4, e = four_steps(
-            s_high, gap_high, m, none, none, none, M, 32, True, TERMS, RADIUS, FAST
+        w8, w10, w12, w14, high, _w, s8, e = eight_steps(
+            s_high, gap_high, m, none, none, none, M, True, TERMS, RADIUS, FAST
         )
-        w0, w1, w2, w3, w4, _s, _e = four_steps(
-            s_low, gap_low, m, s4, e, w4, M, 32, False, TERMS, RADIUS, FAST
+        w0, w2, w4, w6, low, w8, _s, _e = eight_steps(
+            s_low, gap_low, m, s8, e, w8, M, False, TERMS, RADIUS, FAST
         )
-        return join_two(join_four(w0, w1, w2, w3, M, 32), join_four(w4, w5, w6, w7, M, 32), M, 64)
+        return join_two(join_eight(w0, w2, w4, w6, low, M), join_eight(w8, w10, w12, w14, high, M), M, 64)
     else:
-        s0, s4 = split_in_two(s_low, M, 64)
-        s8, s12 = split_in_two(s_high, M, 64)
-        g0, g4 = split_in_two(gap_low, M, 64)
-        g8, g12 = split_in_two(gap_high, M, 64)
-        w12, w13, w14, w15, _w, s, e = four_steps(
-            s12, g12, m, none, none, none, M, 32, True, TERMS, RADIUS, FAST
+        s0, s8 = split_in_two(s_low, M, 64)
+        s16, s24 = split_in_two(s_high, M, 64)
+        g0, g8 = split_in_two(gap_low, M, 64)
+        g16, g24 = split_in_two(gap_high, M, 64)
+        w24, w26, w28, w30, odd24, _w, s, e = eight_steps(
+            s24, g24, m, none, none, none, M, True, TERMS, RADIUS, FAST
         )
-        w8, w9, w10, w11, w12, s, e = four_steps(s8, g8, m, s, e, w12, M, 32, False, TERMS, RADIUS, FAST)
-        w4, w5, w6, w7, w8, s, e = four_steps(s4, g4, m, s, e, w8, M, 32, False, TERMS, RADIUS, FAST)
-        w0, w1, w2, w3, w4, s, e = four_steps(s0, g0, m, s, e, w4, M, 32, False, TERMS, RADIUS, FAST)
-        low = join_two(join_four(w0, w1, w2, w3, M, 32), join_four(w4, w5, w6, w7, M, 32), M, 64)
-        high = join_two(join_four(w8, w9, w10, w11, M, 32), join_four(w12, w13, w14, w15, M, 32), M, 64)
+        w16, w18, w20, w22, odd16, w24, s, e = eight_steps(
+            s16, g16, m, s, e, w24, M, False, TERMS, RADIUS, FAST
+        )
+        w8, w10, w12, w14, odd8, w16, s, e = eight_steps(s8, g8, m, s, e, w16, M, False, TERMS, RADIUS, FAST)
+        w0, w2, w4, w6, odd0, w8, s, e = eight_steps(s0, g0, m, s, e, w8, M, False, TERMS, RADIUS, FAST)
+        low = join_two(join_eight(w0, w2, w4, w6, odd0, M), join_eight(w8, w10, w12, w14, odd8, M), M, 64)
+        high = join_two(
+            join_eight(w16, w18, w20, w22, odd16, M), join_eight(w24, w26, w28, w30, odd24, M), M, 64
+        )
         return join_two(low, high, M, 128)
 
 
@@ -112,7 +124,7 @@ def forward_tile(
         s = s * scale
     if MASK:
         s = hide(s, n0, first, last, end, BN, SIMPLE)
-        peak = tl.maximum(m, tl.max(s, 1) * LOG2E)
+        peak = tl.maximum(m, tl.max(s, 1) * exponent_scale(TERMS))
         shrink = tl.exp2(m - peak)
         m = peak
         total = total * shrink
@@ -155,8 +167,8 @@ def masked_tiles(
 def attention_fwd_kernel(
     q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, out_ptr, lse_ptr, stride_qb, stride_qh, stride_qn,
     stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, heads, groups, num_queries,
-    num_knots, head_dim, value_dim, scale, offset, limit, BM: tl.constexpr, BN: tl.constexpr, MASKED:
-    tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, SIGHT:
+    num_knots, head_dim, value_dim, scale, offset, limit, BM: tl.constexpr, BN: tl.constexpr, D:
+    tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, DENSE: tl.constexpr, SIGHT:
     tl.constexpr, SIMPLE: tl.constexpr, FILL: tl.constexpr, SCALED: tl.constexpr, NORMALISE: tl.constexpr,
     TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -164,6 +176,10 @@ def attention_fwd_kernel(
 
     `FILL`: a query with nothing to integrate gets what `answer` says.
     """
+    if DENSE:  # known when compiled, strides cost neither registers nor additions
+        stride_qn = D
+        stride_kn = D
+        stride_vn = DV
     blocks = tl.cdiv(num_queries, BM)
     block = blocks - 1 - tl.program_id(0) % blocks  # the longest first, if causal
     bh = (tl.program_id(0) // blocks).to(tl.int64)
@@ -184,16 +200,15 @@ def attention_fwd_kernel(
     if SCALED:
         q = (q * scale).to(q.dtype)
     STEP: tl.constexpr = BN - RUNS
-    PART: tl.constexpr = MASKED - RUNS
-    low, whole_low, whole_high, high = visible_tiles(first, last, last, inside, num_knots, PART, STEP)
+    low, whole_low, whole_high, high = visible_tiles(first, last, last, inside, num_knots, STEP)
 
     acc = tl.zeros((BM, DV), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     m = tl.full((BM,), -1.0e30, tl.float32)
-    right = tl.maximum(tl.cdiv(high - whole_high, PART), 0)
+    right = tl.maximum(tl.cdiv(high - whole_high, STEP), 0)
     acc, total, m = masked_tiles(
-        acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, right + (whole_low - low) // PART,
-        right, whole_high, low, first, last, flat, num_knots, head_dim, value_dim, scale, BM, MASKED, D, DV,
+        acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, right + (whole_low - low) // STEP,
+        right, whole_high, low, first, last, flat, num_knots, head_dim, value_dim, scale, BM, BN, D, DV,
         EVEN, EVEN_V, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
     )  # fmt: skip
     for i in tl.range(0, (whole_high - whole_low) // STEP):
@@ -210,8 +225,8 @@ def attention_fwd_kernel(
         total = tl.zeros((BM,), tl.float32)
         m = tl.full((BM,), -1.0e30, tl.float32)
         acc, total, m = masked_tiles(
-            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, tl.cdiv(high - low, PART), 0, low,
-            low, first, last, flat, num_knots, head_dim, value_dim, scale, BM, MASKED, D, DV, EVEN, EVEN_V,
+            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, tl.cdiv(high - low, STEP), 0, low,
+            low, first, last, flat, num_knots, head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V,
             FILL, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
         )  # fmt: skip
     some = total > 1.2e-37  # the smallest whose reciprocal is finite
@@ -225,5 +240,5 @@ def attention_fwd_kernel(
             acc = tl.where(only[:, None], value.to(tl.float32), acc)
     out_at = out_ptr + (bh * num_queries + row)[:, None] * value_dim + col[None, :]
     tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (col[None, :] < value_dim))
-    lse = tl.where(some, m * LN2 + tl.log(tl.where(some, total, 1.0)), float("-inf"))
+    lse = tl.where(some, m / exponent_scale(TERMS) + tl.log(tl.where(some, total, 1.0)), float("-inf"))
     tl.store(lse_ptr + bh * num_queries + row, lse, mask=inside)

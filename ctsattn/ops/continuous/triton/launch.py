@@ -32,7 +32,6 @@ class Tile(NamedTuple):
         columns: Columns per tile.
         warps: Warps of a program.
         stages: Tiles that are loaded ahead, and one.
-        masked: Columns of a tile of the forward kernel that not all its queries see whole; None: `columns`.
         registers: The most that a thread may have; None: the compiler decides.
     """
 
@@ -40,7 +39,6 @@ class Tile(NamedTuple):
     columns: int
     warps: int
     stages: int
-    masked: int | None = None
     registers: int | None = None
 
     @property
@@ -86,18 +84,13 @@ def _width(size: int) -> int:
 # Measured on an H200 (capability 9.0) in bfloat16; see experiments/kernels. Kernel and width, rounded up,
 # give tiles and the most knots that each is for.
 HOPPER: dict[tuple[str, int], tuple[tuple[float, Tile], ...]] = {
-    ("forward", 64): ((4096, Tile(64, 64, 4, 2, registers=168)), (math.inf, Tile(64, 128, 4, 3, masked=64))),
-    ("forward", 128): ((4096, Tile(64, 64, 4, 2)), (math.inf, Tile(128, 128, 8, 2))),
+    ("forward", 64): ((1024, Tile(64, 64, 4, 2, 168)), (math.inf, Tile(64, 64, 4, 3, 168))),
+    ("forward", 128): ((math.inf, Tile(64, 64, 4, 2)),),
     ("forward", 256): ((math.inf, Tile(64, 64, 4, 1)),),
-    ("knots", 64): (
-        (56, Tile(64, 64, 4, 1)),
-        (64, Tile(64, 128, 4, 1)),
-        (1024, Tile(64, 64, 4, 1)),
-        (math.inf, Tile(64, 64, 4, 3)),
-    ),
-    ("knots", 128): ((1024, Tile(64, 64, 4, 2)), (math.inf, Tile(128, 64, 8, 2))),
+    ("knots", 64): ((64, Tile(64, 64, 4, 1)), (1024, Tile(64, 64, 4, 2)), (math.inf, Tile(64, 64, 4, 3))),
+    ("knots", 128): ((2048, Tile(64, 64, 4, 2)), (math.inf, Tile(128, 64, 8, 2))),
     ("knots", 256): ((math.inf, Tile(32, 64, 8, 1)),),
-    ("queries", 64): ((math.inf, Tile(64, 64, 4, 3)),),
+    ("queries", 64): ((1024, Tile(64, 64, 4, 2, 168)), (math.inf, Tile(64, 64, 4, 3, 168))),
     ("queries", 128): ((math.inf, Tile(64, 64, 4, 2)),),
     ("queries", 256): ((math.inf, Tile(32, 64, 4, 1)),),
 }
@@ -128,17 +121,21 @@ def choose_tile(kernel: str, q: Tensor, v: Tensor) -> Tile:
     return next(tile for most, tile in HOPPER[kernel, width] if v.shape[-2] <= most)
 
 
-def _shared_arguments(q: Tensor, v: Tensor, sight: Sight, scale: float) -> dict[str, object]:
+def _shared_arguments(
+    sight: Sight, scale: float, q: Tensor, k: Tensor, v: Tensor, *more: Tensor
+) -> dict[str, object]:
     """Compile-time arguments that all kernels have."""
     kind = KINDS[q.dtype]
     wide, wide_v = _width(q.shape[-1]), _width(v.shape[-1])
     exact = math.frexp(scale)[0] == 0.5  # a power of two: multiplying by it rounds nothing
     tf32 = q.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest"
+    dense = all(x.stride(-2) == _width(x.shape[-1]) for x in (q, k, v, *more))
     return {
         "D": wide,
         "DV": wide_v,
         "EVEN": q.shape[-1] == wide,
         "EVEN_V": v.shape[-1] == wide_v,
+        "DENSE": dense,
         "SIGHT": sight.kind,
         "SIMPLE": sight.simple,
         "FILL": sight.fill,
@@ -201,8 +198,7 @@ def launch_forward(
     attention_fwd_kernel[(triton.cdiv(queries, tile.queries) * batch * heads,)](
         q, k, v, gaps, sight.first, sight.last, out, lse, *_strides(q, k, v), heads, heads // k.shape[1],
         queries, knots, head_dim, value_dim, scale, sight.offset, kind.limit, BM=tile.queries,
-        BN=tile.columns, MASKED=tile.masked or tile.columns, NORMALISE=kind.normalise,
-        **_shared_arguments(q, v, sight, scale), **tile.options,
+        BN=tile.columns, NORMALISE=kind.normalise, **_shared_arguments(sight, scale, q, k, v), **tile.options,
     )  # fmt: skip
     return out, lse
 
@@ -223,7 +219,7 @@ def launch_backward(
     """Run the backward kernels: gradients of `q`, `k`, `v` and `gaps`, empty unless `with_gaps`."""
     batch, heads, queries, head_dim = q.shape
     kv_heads, knots, value_dim = v.shape[1:]
-    shared = _shared_arguments(q, v, sight, scale)
+    shared = _shared_arguments(sight, scale, q, k, v, grad_out)
     strides = _strides(q, k, v, grad_out)
     tile = choose_tile("knots", q, v)
     blocks, tiles = triton.cdiv(queries, tile.queries), triton.cdiv(knots, tile.columns - RUNS)
