@@ -179,7 +179,7 @@ def test_a_new_length_compiles_nothing(kernels):
     assert len(set(sizes)) == 1
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # within older versions of the compiler
+@pytest.mark.filterwarnings("ignore")  # the compiler warns of itself, which differs by version
 def test_it_compiles_into_one_graph(kernels):
     q, k, v = (
         torch.randn(2, 4, 200, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
