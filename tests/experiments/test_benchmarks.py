@@ -337,7 +337,7 @@ def test_thinned_windows_come_back_to_the_grid_by_straight_lines():
 def test_every_peer_has_a_list_of_what_it_needs():
     from experiments.benchmarks.peers.make import HERE, peers
 
-    assert peers() == ["neuralforecast", "prophet"]
+    assert peers() == ["neuralforecast", "prophet", "torchcde"]
     assert all((HERE / f"{name}.txt").read_text().count("==") == 1 for name in peers())
 
 
