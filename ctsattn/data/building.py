@@ -22,6 +22,8 @@ from ctsattn.data.values import to_codes, to_numbers
 
 DUPLICATES = ("error", "mean", "last")
 
+_SMALL, _UNIT_SHARE = 0.01, 0.1  # logarithms are taken from a tenth of the smallest hundredth of sizes on
+
 
 def learn_schema(
     panel: Panel, *, calendar: Sequence[str] = (), duplicates: str = "error"
@@ -59,7 +61,9 @@ def _law(store: SeriesStore, channel: int) -> ScaleLaw:
     centred = part.values - np.repeat(mean, counts)
     law = ScaleLaw.learn(mean, np.sqrt(np.add.reduceat(centred**2, heads) / counts))
     spread = float(part.values.std())
-    return replace(law, centre=float(part.values.mean()), spread=spread if spread > 0 else 1.0)
+    sizes = np.abs(part.values[part.values != 0])
+    unit = _UNIT_SHARE * float(np.quantile(sizes, _SMALL)) if len(sizes) else 1.0
+    return replace(law, centre=float(part.values.mean()), spread=spread or 1.0, unit=unit or 1.0)
 
 
 def build_store(panel: Panel, schema: Schema, *, duplicates: str = "error") -> SeriesStore:

@@ -14,7 +14,6 @@ Scaler = Callable[[NDArray[np.float64], NDArray[np.bool_]], tuple[NDArray[np.flo
 FEW, ENOUGH = 3, 16  # observations up to which the spread of a window is not believed, and from which it is
 OWN_FLOOR = 0.1  # share of a series' own long-run spread below which a quiet window does not fall
 LEVELS_DIFFER = 0.25  # variance of log level from which on the law follows the levels
-UNIT_SHARE = 0.1  # of the smallest level of the series, the size from which on logarithms are taken
 ROUND_OFF = 1e-12  # spread below this share of the level is rounding, not variation
 
 
@@ -32,6 +31,7 @@ class ScaleLaw:
         level: Median level of the series, for windows that show nothing at all.
         centre: Mean of all training values of the channel, for the scaler "channel".
         spread: Their standard deviation; 1 where they do not vary.
+        unit: Size well below the usual ones, up to which the scaler "log" takes values themselves.
     """
 
     log_factor: float = 0.0
@@ -40,11 +40,7 @@ class ScaleLaw:
     level: float = 0.0
     centre: float = 0.0
     spread: float = 1.0
-
-    @property
-    def unit(self) -> float:
-        """Size below which the scaler "log" takes values themselves: far below the usual ones."""
-        return UNIT_SHARE * self.floor
+    unit: float = 1.0
 
     def __call__(self, level: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the spread expected at `level`; positive."""

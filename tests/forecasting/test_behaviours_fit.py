@@ -17,6 +17,7 @@ from sklearn.model_selection import ParameterGrid
 from ctsattn import Forecaster, models
 from ctsattn.data.schema import DataWarning
 from ctsattn.forecasting import Training, TrainingWarning, fitting
+from ctsattn.models.linear import LinearNetwork
 
 from .conftest import QUICK, TINY, assert_same_forecast, irregular, tiny
 
@@ -337,3 +338,25 @@ def test_fits_in_threads_share_a_folder_without_a_clash(df, fitted, tmp_path, mo
     for answer in answers.values():
         assert_same_forecast(answer, fitted.predict(times=AHEAD), atol=0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_closed_form_start_sees_as_many_windows_as_asked_for(df, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        LinearNetwork, "warm_up", lambda self, batches: seen.append(sum(len(batch) for batch in batches))
+    )
+    for wanted in (128, 1000):
+        tiny(model=models.Linear(), training=replace(QUICK, start_windows=wanted)).fit(df)
+    assert seen == [128, 1024]
+
+
+def test_logarithms_keep_the_bands_of_positive_values_positive():
+    rng = np.random.default_rng(0)
+    days = np.arange(160.0)
+    frame = pd.DataFrame({"ds": days, "y": np.exp(1.5 * rng.standard_normal(160))})
+
+    def lowest(scaler: str) -> float:
+        model = tiny(model=models.Linear(scaler=scaler), horizon=10.0, lookback=40.0).fit(frame)
+        return float(model.predict(times=list(days[-1] + np.arange(1.0, 11)))["ctsattn-q0.1"].min())
+
+    assert lowest("standard") < 0 < lowest("log")

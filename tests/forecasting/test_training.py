@@ -199,6 +199,7 @@ def test_lightning_options_pass_through():
     [
         ("max_steps", 0, "`Training.max_steps` must be an integer of at least 1, but it is 0"),
         ("batch_size", 2.5, "`Training.batch_size` must be an integer"),
+        ("start_windows", 0, "`Training.start_windows` must be an integer"),
         ("learning_rate", 0.0, "`Training.learning_rate` must be positive"),
         ("precision", "half", "must be one of 32-true, bf16-mixed, 16-mixed"),
         ("validation_share", 0.0, "set `patience=None`"),
