@@ -271,10 +271,10 @@ def draw(source: Path, target: Path) -> None:
             axis.plot(line["keys"], line.ratio_to_flash, label=label, **style)
         axis.axhline(1.0, color=GREY, linewidth=0.8)
         title = f"head width {width}, commit {', '.join(group.commit.unique())}"
-        axis.set(xscale="log", xlabel="length", title=title, ylim=(0, None))
+        axis.set(xscale="log", xlabel="length", title=title)
         axis.set_xticks(sorted(group["keys"].unique()), [str(x) for x in sorted(group["keys"].unique())])
         axis.minorticks_off()
-    axes[0].set_ylabel("speed / flash attention's")
+    axes[0].set(ylabel="speed / flash attention's", ylim=(0, 1.05 * max(rows.ratio_to_flash.max(), 1)))
     legend_below(figure, axes, columns=3)
     figure.savefig(target, dpi=150)
 
