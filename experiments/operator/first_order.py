@@ -164,7 +164,7 @@ def draw(apart: list[Row], times: list[Row]) -> None:
     for name in ("first_order", "trapezoid"):
         for causal in (0, 1):
             line = [r for r in times if r["backend"] == name and r["causal"] == causal]
-            line = [r for r in line if r["pass"] == "forward+backward" and r["head_dim"] == 64]
+            line = [r for r in line if r["pass"] == "forward+backward" and r["head_dim"] == 32]
             relative = [1 / float(str(r["ratio_to_sdpa"])) for r in line]
             label = f"{name.replace('_', ' ')}, {'causal' if causal else 'full'}"
             lengths = [r["keys"] for r in line]
@@ -174,7 +174,7 @@ def draw(apart: list[Row], times: list[Row]) -> None:
             place += 1
     right.axhline(1.3, color="#222222", linestyle=":", label="1.3")
     right.axhline(1.0, color="#7A7A7A", linewidth=0.8)
-    right.set_title("Time relative to stock attention (both passes, width 64)", loc="left")
+    right.set_title("Time relative to stock attention (both passes, width 32)", loc="left")
     right.set_xlabel("length")
     right.set_ylim(bottom=0)
     right.set_xticks(list(LENGTHS), [str(length) for length in LENGTHS])
