@@ -68,17 +68,17 @@ def long_context(table: pd.DataFrame, path: Path) -> None:
     for (what, rows), (colour, marker) in zip(table.groupby("what", sort=False), styles, strict=False):
         for ax, column in ((time, rows["seconds"]), (memory, rows["peak_mib"] / 1024)):
             ax.plot(rows["observations"], column, color=colour, marker=marker, markersize=5, label=what)
-    ends = table["observations"].min(), table["observations"].max()
-    for ax, name, power, label in (
-        (time, "seconds", 2, "as the square of the length"),
-        (memory, "GiB", 1, "as the length"),
+    lengths = sorted(set(table["observations"]))
+    first = table[table["what"] == table["what"].iloc[0]].iloc[-1]
+    for ax, name, largest, power, label in (
+        (time, "seconds of forward and backward", first["seconds"], 2, "as the square of the length"),
+        (memory, "peak GiB", first["peak_mib"] / 1024, 1, "as the length"),
     ):
-        _in_powers_of_two(ax, sorted(set(table["observations"])))
+        _in_powers_of_two(ax, lengths)
         ax.set_xlabel("observations in context")
-        ax.set_title(f"{name} of forward and backward" if power == 2 else f"peak {name}", loc="left")
-        base = ax.get_lines()[0].get_ydata()[-1] * 0.6  # pyright: ignore[reportIndexIssue]
-        ideal = [float(base) * (n / ends[1]) ** power for n in ends]
-        ax.plot(ends, ideal, color=GREY, linestyle=":" if power == 2 else "--", label=label)
+        ax.set_title(name, loc="left")
+        ideal = [0.6 * largest * (n / lengths[-1]) ** power for n in lengths]
+        ax.plot(lengths, ideal, color=GREY, linestyle=":" if power == 2 else "--", label=label)
     legend_below(figure, [time, memory], columns=5)
     figure.savefig(path, dpi=DPI)
 
@@ -100,6 +100,7 @@ def speedup(table: pd.DataFrame, path: Path) -> None:
         several["windows_per_second"].to_numpy() / one["windows_per_second"].reindex(size).array
     )
     several["times"] = several["windows_of_a_step"].to_numpy() // one["windows_of_a_step"].reindex(size).array
+    one = one.sort_values("million_weights")
     sizes = list(one.index)
     figure, (ax,) = panels(1, figsize=(8.0, 3.6))
     bars = list(several.groupby(["strategy", "times"], sort=False))
@@ -124,7 +125,7 @@ def speedup(table: pd.DataFrame, path: Path) -> None:
 FIGURES: dict[str, tuple[str, Callable[[pd.DataFrame, Path], None]]] = {
     "kills": ("kills_[0-9].csv", kills),
     "memory": ("memory_curve.csv", memory),
-    "long_context": ("long_context*.csv", long_context),
+    "long_context": ("long_context.csv", long_context),
     "speedup": ("speedup_*.csv", speedup),
 }
 
