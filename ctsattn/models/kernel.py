@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ctsattn.data.batch import TaskSpec
 from ctsattn.models.path import resample
-from ctsattn.models.ridge import KernelRows, Stretches, recent
+from ctsattn.models.ridge import KernelRows, Stretches, recent, stretches
 
 _MAX_NODES = 1536  # of the past and of the future
 _OWN_NODES = 384  # of the past, for what differs between phases or targets
@@ -92,8 +92,10 @@ class LearnedKernel(nn.Module):
     def _of_phase(self, path: Tensor, phases: Tensor) -> Tensor:
         """What the phase adds at the future nodes, `[batch, ..., nodes]`; `phases` is `[batch, phases]`."""
         assert self.by_phase is not None
-        each = torch.einsum("b...l,kfl->kb...f", self._own(path), self.by_phase)
-        return torch.einsum("kb...f,bk->b...f", each, phases)
+        own, shape = self._own(path), (len(path), *[1] * (path.ndim - 1))
+        parts = (phases[:, k].view(shape) * (own @ weight.mT) for k, weight in enumerate(self.by_phase))
+        first, *rest = parts
+        return sum(rest, start=first)
 
     def _phases(self, path: Tensor, cutoff: Tensor | None) -> Tensor:
         """Weight of each phase at the cutoffs `[batch, phases]`: 1 at its own moment, 0 at the next ones."""
@@ -146,17 +148,18 @@ class LearnedKernel(nn.Module):
         Args:
             rows: What windows say, batch by batch.
         """
-        cutoffs = torch.cat([some.clock for some in rows]).to(self.weight.device)
-        gathered = Stretches.gather(rows, cutoffs, self._span())
+        left = KernelRows.joined(rows)
+        edges = stretches(left.clock)
+        gathered = Stretches.gather(left, edges, self._span())
         self.weight.copy_(torch.stack([self._over(gathered, nodes) for nodes in self.lookbacks]).mean(dim=0))
-        rows = [some.less(lambda r: r.path @ self.weight.mT) for some in rows]
+        left = left.less(lambda r: r.path @ self.weight.mT)
         if self.by_phase is not None:
             for k, weight in enumerate(self.by_phase):
-                self._solve_own(weight, [some.weighted(some.phases[:, k]) for some in rows], cutoffs)
-            rows = [some.less(lambda r: self._of_phase(r.path, r.phases)) for some in rows]
+                self._solve_own(weight, left.weighted(left.phases[:, k]), edges)
+            left = left.less(lambda r: self._of_phase(r.path, r.phases))
         if self.by_target is not None:
             for target, weight in enumerate(self.by_target):
-                self._solve_own(weight, [some.chosen(some.target == target) for some in rows], cutoffs)
+                self._solve_own(weight, left.weighted((left.target == target).to(left.sums)), edges)
 
     def _over(self, gathered: Stretches, nodes: int) -> Tensor:
         """The kernel over the last nodes, `[future nodes, past nodes]`, or 0."""
@@ -166,10 +169,9 @@ class LearnedKernel(nn.Module):
             whole[:, -nodes:] = recent(found, nodes)
         return whole
 
-    def _solve_own(self, weight: Tensor, rows: Sequence[KernelRows], cutoffs: Tensor) -> None:
+    def _solve_own(self, weight: Tensor, rows: KernelRows, edges: Tensor) -> None:
         """Set a kernel over the last nodes to a regression of what is left, or to 0."""
-        short = (some.recent(_OWN_NODES) for some in rows)
-        found = Stretches.gather(short, cutoffs, self._span()).best()
+        found = Stretches.gather(rows.recent(_OWN_NODES), edges, self._span()).best()
         weight.zero_() if found is None else weight.copy_(found)
 
     def _span(self) -> float:

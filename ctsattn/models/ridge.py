@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 _RIDGES = tuple(10.0 ** (power / 2) for power in range(-8, 5))  # tried, in units of the mean square of a node
 _BLOCKS = 5  # stretches of time, each forecast from the others to choose among them
-_MAX_RANKED = 2**20  # cutoffs that are ranked to find the stretches
+_AT_ONCE = 2**24  # values that are brought to float64 together
 _ON_CPU = 768  # nodes up to which a matrix is decomposed on the CPU
 _RARE = 0.05  # a future node asked this much less often than the mean is half shrunk to 0
 
@@ -41,16 +41,23 @@ class KernelRows:
     target: Tensor
     phases: Tensor
 
+    @staticmethod
+    def joined(parts: Sequence[KernelRows]) -> KernelRows:
+        """The rows of some batches in the order of their cutoffs, those with nothing to explain left out."""
+        columns = zip(*(_columns(part) for part in parts), strict=True)
+        rows = KernelRows(*(torch.cat(column) for column in columns))
+        rows = rows.chosen(rows.counts.sum(dim=-1) > 0)
+        return rows.chosen(rows.clock.argsort(stable=True))
+
     def weighted(self, weight: Tensor) -> KernelRows:
         """The rows of positive weight `[rows]`, counted that often."""
-        kept = weight > 0
+        kept = weight.nonzero().squeeze(-1)
         some, share = self.chosen(kept), weight[kept].unsqueeze(-1)
         return replace(some, sums=some.sums * share, counts=some.counts * share)
 
-    def chosen(self, kept: Tensor) -> KernelRows:
+    def chosen(self, kept: Tensor | slice) -> KernelRows:
         """Some of the rows."""
-        parts = (self.path, self.sums, self.counts, self.clock, self.target, self.phases)
-        return KernelRows(*(part[kept] for part in parts))
+        return KernelRows(*(part[kept] for part in _columns(self)))
 
     def recent(self, nodes: int) -> KernelRows:
         """The rows with a shorter past."""
@@ -62,9 +69,25 @@ class KernelRows:
 
     def total(self) -> Sums:
         """The sums over the rows, in float64; a row weighs as much as it has known queries."""
+        size = max(1, _AT_ONCE // self.path.shape[1])
+        starts = range(0, max(len(self.path), 1), size)
+        first, *rest = (self.chosen(slice(start, start + size))._sums() for start in starts)
+        return sum(rest, start=first)
+
+    def _sums(self) -> Sums:
         path, sums, counts = self.path.double(), self.sums.double(), self.counts.double()
         squares = path.mT @ (counts.mean(dim=-1, keepdim=True) * path)
         return Sums(squares, sums.mT @ path, counts.sum(dim=0))
+
+
+def _columns(rows: KernelRows) -> tuple[Tensor, ...]:
+    return rows.path, rows.sums, rows.counts, rows.clock, rows.target, rows.phases
+
+
+def stretches(clock: Tensor) -> Tensor:
+    """Where stretches with equally many cutoffs begin, `[stretches - 1]`, of cutoffs in order."""
+    places = torch.arange(1, _BLOCKS, device=clock.device) * len(clock) // _BLOCKS
+    return clock[places]
 
 
 @dataclass(frozen=True)
@@ -126,19 +149,16 @@ class Stretches:
     cores: list[Sums]
 
     @staticmethod
-    def gather(rows: Iterable[KernelRows], cutoffs: Tensor, span: float) -> Stretches:
-        """Sum rows, batch by batch, over stretches with equally many cutoffs each."""
-        shares = torch.arange(1, _BLOCKS, device=cutoffs.device, dtype=cutoffs.dtype) / _BLOCKS
-        edges = torch.quantile(cutoffs[torch.randperm(len(cutoffs))[:_MAX_RANKED]], shares)
+    def gather(rows: KernelRows, edges: Tensor, span: float) -> Stretches:
+        """Sum rows, in the order of their cutoffs, over the stretches between `edges`."""
         starts = torch.cat([edges.new_full((1,), -torch.inf), edges])
-        ends = torch.cat([edges, cutoffs.amax().unsqueeze(0)])
+        ends = torch.cat([edges, rows.clock[-1:] if len(rows.clock) else edges[-1:]])
         cores = starts + torch.minimum(edges.new_tensor(span), (ends - starts) / 2)
-        sums: list[tuple[Sums, Sums]] = []
-        for some in rows:
-            block = torch.searchsorted(edges, some.clock, right=True)
-            found = [_of_stretch(some.chosen(block == i), cores[i]) for i in range(_BLOCKS)]
-            sums = [(a + b, c + d) for (a, c), (b, d) in zip(sums, found, strict=True)] if sums else found
-        return Stretches([block for block, _ in sums], [core for _, core in sums])
+        begin, late = (torch.searchsorted(rows.clock, at).tolist() for at in (starts, cores))
+        end = [*begin[1:], len(rows.clock)]
+        after = [rows.chosen(slice(*pair)).total() for pair in zip(late, end, strict=True)]
+        before = [rows.chosen(slice(*pair)).total() for pair in zip(begin, late, strict=True)]
+        return Stretches([a + b for a, b in zip(before, after, strict=True)], after)
 
     def recent(self, nodes: int) -> Stretches:
         """The sums of rows with a shorter past."""
@@ -176,10 +196,3 @@ def _decomposed(squares: Tensor) -> tuple[Tensor, Tensor]:
     place = squares.device if len(squares) > _ON_CPU else torch.device("cpu")
     values, vectors = torch.linalg.eigh(squares.to(place))
     return values.clamp(min=0).to(squares.device), vectors.to(squares.device)
-
-
-def _of_stretch(rows: KernelRows, core: Tensor) -> tuple[Sums, Sums]:
-    """The sums over a stretch, and over its windows from `core` on."""
-    late = rows.clock >= core
-    after = rows.chosen(late).total()
-    return rows.chosen(~late).total() + after, after

@@ -24,7 +24,7 @@ from experiments.benchmarks.plan import Run
 from experiments.benchmarks.scores import competition_scores
 from experiments.benchmarks.tasks import Rounds, Task, record_task, row_task
 
-_WARM_UP_VALUES = 2**28  # of windows from which the closed-form part is learned, each window once
+_WARM_UP_VALUES = 2**27  # of windows from which the closed-form part is learned, each window once
 _WARM_UP_WINDOWS = 1024  # channels' windows in each batch of them
 _WARM_UP_RECORDS = (14, 512)  # batches, and records in each; of most channels a record says little
 _WARM_UP_SEED = 2**16  # apart from the seeds of training
