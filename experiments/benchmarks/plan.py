@@ -103,9 +103,13 @@ class Run:
 
 
 def expand(table: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> list[Run]:
-    """All combinations of the lists in a table; nested tables are joined with those of the defaults."""
+    """All combinations of the lists in a table; nested tables are joined with those of the defaults.
+
+    A field of `training` that is "none" is None, for which TOML has no word.
+    """
     base = dict(defaults or {})
     nested = {key: {**base.get(key, {}), **table.get(key, {})} for key in ("options", "training", "load")}
+    nested["training"] = {k: None if v == "none" else v for k, v in nested["training"].items()}
     fields = {**base, **table, **{key: value for key, value in nested.items() if value}}
     choices = [(key, _as_list(fields[key])) for key in _LISTS if key in fields]
     fixed = {key: value for key, value in fields.items() if key not in _LISTS}
