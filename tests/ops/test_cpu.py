@@ -226,6 +226,23 @@ def test_many_threads_of_python_may_call_it_at_once(threads) -> None:
     assert all(torch.equal(x, expected) for x in found)
 
 
+def test_short_work_wakes_no_thread_and_long_work_is_done_once_whoever_does_it(threads) -> None:
+    workers = pytest.importorskip("ctsattn.ops.continuous.cpu.workers")
+    threads(3)
+    done: list[int] = []
+
+    def kernel(into: list[int], begin: int, end: int) -> bool:
+        into += range(begin, end)
+        return 7 not in range(begin, end)
+
+    assert not workers.share(kernel, (done,), 16, 90_000 / 16)
+    assert done == list(range(16))  # in order: one thread
+    done.clear()
+    assert not workers.share(kernel, (done,), 100, 1e6)  # one call of them said no
+    assert sorted(done) == list(range(100))
+    assert workers.share(kernel, (done,), 7, 1e6)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_can_go_on() -> None:
     code = """
