@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from ctsattn.models.path import resample
 from ctsattn.models.ridge import KernelRows, Stretches, recent, stretches
 
 _MAX_NODES = 1536  # of the past and of the future
+_FEWER_NODES = 512  # of earlier versions; their files are read
 _OWN_NODES = 384  # of the past, for what differs between phases or targets
 _PHASES = 8  # moments of a period that have a kernel of their own; between them it changes evenly
 _SHORTER = 4  # how much shorter than the one before each further look-back is
@@ -39,20 +41,26 @@ class LearnedKernel(nn.Module):
         super().__init__()
         past = int(min(max(round(spec.lookback / spec.median_gap), 2), _MAX_NODES))
         future = int(min(max(round(spec.horizon / spec.median_gap), 1), _MAX_NODES))
-        past_gap = spec.median_gap if past < _MAX_NODES else spec.lookback / past
-        self.future_gap = spec.horizon / future
-        self.period = min(spec.periods, default=0.0)
-        self.lookbacks = _lookbacks(past, round(self.period / past_gap) or _FEWEST)
-        self.nodes: Tensor
-        self.register_buffer("nodes", past_gap * torch.arange(1.0 - past, 1.0), persistent=False)
-        self.weight = nn.Parameter(torch.zeros(future, past))
+        self.spec, self.period = spec, min(spec.periods, default=0.0)
+        self._set_nodes(past, future)
         own = (future, min(past, _OWN_NODES))
-        phases = min(_PHASES, round(self.period / past_gap)) if by_phase else 0
+        phases = min(_PHASES, round(self.period / spec.median_gap)) if by_phase else 0
         self.by_phase: Tensor | None
         self.by_target: Tensor | None
         self.register_buffer("by_phase", torch.zeros(phases, *own) if phases > 1 else None)
         self.register_buffer("by_target", torch.zeros(spec.num_targets, *own) if by_target else None)
         self.dropout = nn.Dropout(dropout)
+        self.register_load_state_dict_pre_hook(_read_earlier)
+
+    def _set_nodes(self, past: int, future: int) -> None:
+        """Lay the nodes of past and future, with a kernel 0."""
+        spec = self.spec
+        past_gap = max(spec.median_gap, spec.lookback / past) if past >= _FEWER_NODES else spec.median_gap
+        self.future_gap = spec.horizon / future
+        self.lookbacks = _lookbacks(past, round(self.period / past_gap) or _FEWEST)
+        self.nodes: Tensor
+        self.register_buffer("nodes", past_gap * torch.arange(1.0 - past, 1.0), persistent=False)
+        self.weight = nn.Parameter(torch.zeros(future, past))
 
     def forward(
         self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor, cutoff: Tensor | None = None
@@ -177,6 +185,13 @@ class LearnedKernel(nn.Module):
     def _span(self) -> float:
         """From the first node of the past to the last of the future."""
         return float(-self.nodes[0]) + len(self.weight) * self.future_gap
+
+
+def _read_earlier(kernel: LearnedKernel, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Let files of versions that allowed fewer nodes be read: they are laid as they were."""
+    saved = state.get(f"{prefix}weight")
+    if saved is not None and saved.shape != kernel.weight.shape and _FEWER_NODES in saved.shape:
+        kernel._set_nodes(saved.shape[1], saved.shape[0])
 
 
 def _lookbacks(longest: int, shortest: int) -> tuple[int, ...]:

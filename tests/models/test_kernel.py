@@ -149,3 +149,12 @@ def test_a_fixed_linear_path_is_trained_no_further():
     network.warm_up([make_batch(rows=16) for _ in range(4)])
     assert not any(p.requires_grad for p in network.linear.parameters())
     assert all(p.requires_grad for p in network.encoder.parameters())
+
+
+def test_a_file_of_a_version_with_fewer_nodes_is_read_with_its_own_nodes():
+    spec = TaskSpec(lookback=1024.0, horizon=600.0)
+    kernel, state = LearnedKernel(spec), {"weight": torch.randn(512, 512)}
+    kernel.load_state_dict(state)
+    assert torch.equal(kernel.weight, state["weight"])
+    assert kernel.nodes.tolist() == [2.0 * i for i in range(-511, 1)]
+    assert kernel.future_gap == 600 / 512
