@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.data.scalers import FIXED
 from ctsattn.models.groups import make_path
+from ctsattn.models.joining import answer_one_by_one, join, part
 from ctsattn.models.linear_path import Spread, TimeFeatures
 from ctsattn.models.tokens import ChannelIdentity, Covariates, ObservationTokens, PatchTokens
 from ctsattn.nn import HEADS, Encoder, Head, MixerConfig, QueryDecoder, WeightedHead, frequency_ladder
@@ -44,8 +45,9 @@ class ContinuousTransformer:
         is_causal: Whether the encoder's tokens see only earlier ones.
         mix_channels: Whether the channels of a query attend to each other.
         join_channels: Whether the tokens of all channels stand in one sequence in the encoder, so that an
-            observation is seen by later ones of every channel. For many sparse channels, where it is also
-            the cheaper way.
+            observation is seen by later ones of every channel. For many sparse channels. With `mix_channels`
+            off, a question reads the whole sequence and no other question, and training answers only what
+            was observed, at a fraction of the cost.
         feedforward: Name in `ctsattn.nn.FEEDFORWARDS`.
         dropout: Share of features dropped in training.
         attention_dropout: Share of attention weights dropped in training; the exact operator then keeps all
@@ -149,7 +151,8 @@ class ContinuousTransformerNetwork(nn.Module):
     def __init__(self, config: ContinuousTransformer, spec: TaskSpec) -> None:
         super().__init__()
         self.spec, self.linear_share, self.balance = spec, config.linear_share, config.balance
-        self.join_channels, self.in_own_units = config.join_channels, config.scaler in FIXED
+        self.join_channels, self.mix_channels = config.join_channels, config.mix_channels
+        self.in_own_units = config.scaler in FIXED
         d_model = config.d_model
         self.tokens = make_tokens(config, spec)
         self.identity = ChannelIdentity(spec, d_model, _JOINED if config.join_channels else _APART)
@@ -223,24 +226,22 @@ class ContinuousTransformerNetwork(nn.Module):
         with torch.autocast(batch.past_times.device.type, enabled=False):
             tokens, times, mask = self.tokens(batch, context)
             asked = self._questions(batch) + static + known_future[:, None]
-        encode = self._encode_joined if self.join_channels else self._encode_apart
-        return self.decoder(asked, batch.future_times, encode(tokens, times, mask), times, mask)
+        if not self.join_channels:
+            memory = self.encoder(tokens.flatten(0, 1), times.flatten(0, 1), mask.flatten(0, 1))
+            memory = memory.unflatten(0, tokens.shape[:2])
+            return self.decoder(asked, batch.future_times, memory, times, mask)
+        joined = join(tokens, times, mask)
+        encoded = self.encoder(joined.tokens, joined.times, joined.mask)
+        if self.mix_channels:
+            memory = part(joined, encoded, tokens)
+            return self.decoder(asked, batch.future_times, memory, times, mask)
+        memory = replace(joined, tokens=encoded)
+        asked = asked[:, : self.spec.num_targets]
+        return answer_one_by_one(self.decoder, asked, batch.future_times, memory, self._wanted(batch))
 
-    def _encode_apart(self, tokens: Tensor, times: Tensor, mask: Tensor) -> Tensor:
-        """Encode each channel by itself, `[batch, channels, length, d_model]`."""
-        memory = self.encoder(tokens.flatten(0, 1), times.flatten(0, 1), mask.flatten(0, 1))
-        return memory.unflatten(0, tokens.shape[:2])
-
-    def _encode_joined(self, tokens: Tensor, times: Tensor, mask: Tensor) -> Tensor:
-        """The same with all channels in one sequence, in order of time; padding keeps what it holds."""
-        flat, seen = tokens.flatten(1, 2), mask.flatten(1, 2)
-        clock = times.flatten(1, 2).masked_fill(~seen, torch.inf)
-        order = clock.argsort(dim=-1, stable=True)[:, : max(int(seen.sum(dim=-1).amax()), 1)]
-        seen, clock = seen.gather(-1, order), clock.gather(-1, order)
-        last = clock.masked_fill(~seen, -torch.inf).amax(dim=-1, keepdim=True).nan_to_num(neginf=0.0)
-        where = order.unsqueeze(-1).expand(-1, -1, flat.shape[-1])
-        encoded = self.encoder(flat.gather(1, where), torch.where(seen, clock, last), seen)
-        return flat.scatter(1, where, encoded.to(flat)).unflatten(1, tokens.shape[1:3])
+    def _wanted(self, batch: Batch) -> Tensor:
+        """Which answers are computed, `[batch, targets, queries]`: in training those that have a truth."""
+        return batch.future_observed if self.training else torch.ones_like(batch.future_observed)
 
     def _questions(self, batch: Batch) -> Tensor:
         """Embedded queries of each channel, `[batch, channels, queries, d_model]`."""

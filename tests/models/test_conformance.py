@@ -12,6 +12,7 @@ from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.losses import masked_mean
 from ctsattn.models import MODELS, ContinuousTransformer, Linear, SeasonalNaive
 from ctsattn.models.continuous_transformer import make_tokens, target_weights
+from ctsattn.models.joining import join, part
 from ctsattn.models.naive import main_period
 from ctsattn.models.tokens import ObservationTokens, PatchTokens
 from ctsattn.nn import MIXERS
@@ -28,6 +29,7 @@ CONFIGS = {
     "joined": ContinuousTransformer(**SMALL, join_channels=True, scaler="channel", balance=1.0),
     "groups": ContinuousTransformer(**SMALL, groups=3),
     "linear_groups": Linear(groups=2),
+    "one_by_one": ContinuousTransformer(**SMALL, join_channels=True, mix_channels=False),
     "joined_patches": ContinuousTransformer(**SMALL, join_channels=True, patch=4),
     "no_channel_mixing": ContinuousTransformer(**SMALL, mix_channels=False),
     "causal_squared_error": ContinuousTransformer(**SMALL, is_causal=True, head="squared_error"),
@@ -234,10 +236,34 @@ def test_a_causal_encoder_of_joined_channels_hears_no_later_observation():
     tokens = torch.randn(3, 4, 20, 16)
     later = (batch.past_times > -5.0) & batch.past_mask
     changed = torch.where(later[..., None], torch.randn_like(tokens), tokens)
-    times, mask = batch.past_times, batch.past_mask
-    first, second = (network._encode_joined(x, times, mask) for x in (tokens, changed))
+
+    def encoded(tokens):
+        joined = join(tokens, batch.past_times, batch.past_mask)
+        return part(joined, network.encoder(joined.tokens, joined.times, joined.mask), tokens)
+
+    first, second = encoded(tokens), encoded(changed)
     assert_same(second[batch.past_mask & ~later], first[batch.past_mask & ~later])
     assert not torch.allclose(second[later], first[later], atol=1e-3)
+
+
+def test_joined_channels_are_told_apart_and_put_back():
+    batch, tokens = make_batch(), torch.randn(3, 4, 20, 16)
+    joined = join(tokens, batch.past_times, batch.past_mask)
+    assert (joined.times.diff(dim=-1) >= 0).all()
+    assert joined.mask.sum() == batch.past_mask.sum()
+    assert torch.equal(part(joined, joined.tokens, tokens), tokens)
+
+
+def test_questions_answered_one_by_one_are_the_same_in_training_where_there_is_a_truth():
+    config = ContinuousTransformer(**SMALL, dropout=0.0, join_channels=True, mix_channels=False)
+    network, batch = config.build(SPEC), make_batch()
+    for layer in (network.out, network.gate):
+        nn.init.normal_(layer.weight)
+    some, every = network.train()(batch), network.eval()(batch)
+    seen = batch.future_observed
+    assert 0 < seen.sum() < seen.numel()
+    assert_same(some[seen], every[seen])
+    assert not torch.allclose(some[~seen], every[~seen], atol=1e-2)
 
 
 @pytest.mark.parametrize(("balance", "expected"), [(0.0, [4.0, 1.0]), (1.0, [4.0, 2.0])])
