@@ -59,6 +59,7 @@ class ContinuousTransformer:
         anchors: As in `Linear`.
         by_phase: As in `Linear`.
         by_target: As in `Linear`.
+        average_lookbacks: As in `Linear`.
         groups: As in `Linear`.
         head: Name in `ctsattn.nn.HEADS`.
         scaler: Name in `ctsattn.data.scalers.SCALERS`.
@@ -91,6 +92,7 @@ class ContinuousTransformer:
     anchors: tuple[str, ...] = ()
     by_phase: bool = False
     by_target: bool = False
+    average_lookbacks: bool = True
     groups: int = 1
     head: str = "quantile"
     scaler: str = "standard"

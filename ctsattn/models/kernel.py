@@ -33,15 +33,22 @@ class LearnedKernel(nn.Module):
         dropout: Share of past nodes dropped in training.
         by_phase: Whether the kernel changes with the phase of the shortest period at the cutoff.
         by_target: Whether each target has a kernel of its own.
+        average: Whether the start is the mean of kernels over several look-backs, or one over the longest.
     """
 
     def __init__(
-        self, spec: TaskSpec, dropout: float = 0.0, *, by_phase: bool = False, by_target: bool = False
+        self,
+        spec: TaskSpec,
+        dropout: float = 0.0,
+        *,
+        by_phase: bool = False,
+        by_target: bool = False,
+        average: bool = True,
     ) -> None:
         super().__init__()
         past = int(min(max(round(spec.lookback / spec.median_gap), 2), _MAX_NODES))
         future = int(min(max(round(spec.horizon / spec.median_gap), 1), _MAX_NODES))
-        self.spec, self.period = spec, min(spec.periods, default=0.0)
+        self.spec, self.average, self.period = spec, average, min(spec.periods, default=0.0)
         self._set_nodes(past, future)
         own = (future, min(past, _OWN_NODES))
         phases = min(_PHASES, round(self.period / spec.median_gap)) if by_phase else 0
@@ -57,7 +64,8 @@ class LearnedKernel(nn.Module):
         spec = self.spec
         past_gap = max(spec.median_gap, spec.lookback / past) if past >= _FEWER_NODES else spec.median_gap
         self.future_gap = spec.horizon / future
-        self.lookbacks = _lookbacks(past, round(self.period / past_gap) or _FEWEST)
+        shortest = round(self.period / past_gap) or _FEWEST
+        self.lookbacks = _lookbacks(past, shortest) if self.average else (past,)
         self.nodes: Tensor
         self.register_buffer("nodes", past_gap * torch.arange(1.0 - past, 1.0), persistent=False)
         self.weight = nn.Parameter(torch.zeros(future, past))

@@ -30,6 +30,8 @@ class Linear:
         by_target: Whether each target has a kernel of its own besides the one that all share.
         groups: Kinds of windows that have a linear path each, told apart by how well a longer period, the
             week, repeats them compared with a shorter one, the day. For many series that are not alike.
+        average_lookbacks: Whether the kernel that all share starts as the mean of those over the look-back, a
+            quarter of it and so on, or as the one over the look-back.
         dropout: Share of past nodes of the kernel dropped in training.
         head: Name in `ctsattn.nn.HEADS`.
         scaler: Name in `ctsattn.data.scalers.SCALERS`.
@@ -42,6 +44,7 @@ class Linear:
     anchors: tuple[str, ...] = ()
     by_phase: bool = False
     by_target: bool = False
+    average_lookbacks: bool = True
     groups: int = 1
     dropout: float = 0.0
     head: str = "quantile"

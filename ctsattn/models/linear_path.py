@@ -115,6 +115,7 @@ class LinearPath(nn.Module):
         anchors: Names of the anchors to mix, as in `task_anchors`, and no level; empty: all.
         by_phase: Whether the kernel changes with the phase of the shortest period at the cutoff.
         by_target: Whether each target has a kernel of its own.
+        average: Whether the kernel starts as the mean over several look-backs.
         fixed: Whether what `start` finds is not trained further.
 
     Raises:
@@ -130,6 +131,7 @@ class LinearPath(nn.Module):
         anchors: Sequence[str] = (),
         by_phase: bool = False,
         by_target: bool = False,
+        average: bool = True,
         fixed: bool = False,
     ) -> None:
         super().__init__()
@@ -144,7 +146,7 @@ class LinearPath(nn.Module):
         # for the past only the first anchor, the interpolated path, counts until training says otherwise
         with torch.no_grad():
             self.mixture[:, 0, 3] = 1.0
-        self.kernel = LearnedKernel(spec, dropout, by_phase=by_phase, by_target=by_target)
+        self.kernel = LearnedKernel(spec, dropout, by_phase=by_phase, by_target=by_target, average=average)
         self.fixed = fixed
 
     def forward(
@@ -254,6 +256,7 @@ def linear_path(config: Any, spec: TaskSpec, *, fixed: bool = False) -> LinearPa
         anchors=config.anchors,
         by_phase=config.by_phase,
         by_target=config.by_target,
+        average=config.average_lookbacks,
         fixed=fixed,
     )
 

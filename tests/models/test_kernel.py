@@ -114,6 +114,11 @@ def test_look_backs_fall_by_quarters_to_a_period(lookback, periods, expected):
     assert LearnedKernel(TaskSpec(lookback=lookback, periods=periods)).lookbacks == expected
 
 
+def test_one_look_back_alone_is_the_longest():
+    network = Linear(average_lookbacks=False).build(TaskSpec(lookback=64.0))
+    assert network.linear.kernel.lookbacks == (64,)
+
+
 def test_linear_by_phase_and_target_is_linear_in_the_past_and_exact_on_constants():
     network, batch = Linear(by_phase=True, by_target=True).build(SPEC).eval(), make_batch()
     for weight in (
