@@ -62,11 +62,14 @@ def accuracy() -> str:
     found = _rows("benchmarks")
     if found is None:
         return _nothing("python -m experiments.benchmarks.run experiments/benchmarks/configs/*.toml", "")
+    found = found.drop_duplicates(
+        ["config_hash", "split", "metric"], keep="last"
+    )  # a run done again counts once
     best = report.chosen(report.settings(found))
     best = best[best["condition"] == "all"]
     measure = pd.Series("", index=best.index)
     value = pd.Series(float("nan"), index=best.index)
-    for name in ("mae", "mase", "smape", "mse"):
+    for name in ("mae", "mase", "smape", "owa", "mse"):
         if f"test {name}/mean" in best:
             there = best[f"test {name}/mean"].notna()
             measure[there], value[there] = name.upper(), best.loc[there, f"test {name}/mean"]
@@ -80,7 +83,7 @@ def accuracy() -> str:
             str(data),
             f"{horizon:g}" if horizon else "its own",
             str(name),
-            *("" if pd.isna(v) else f"{v:.3f}" for v in row),
+            *("" if pd.isna(v) else f"{v:.3f}" if v >= 0.1 else f"{v:.3g}" for v in row),
         ]
         for (data, horizon, name), row in zip(table.index, table.to_numpy(), strict=True)
     ]
