@@ -47,13 +47,13 @@ def seasonal_mean(
     """Mean of the path at the same phase of all cycles that the observed past of a window of `span` holds."""
     start = torch.where(mask, times, torch.inf).amin(dim=-1, keepdim=True)
     phase = at - period * cycles_back(at, period)
-    total, count = seasonal_naive(times, values, mask, at, period), torch.ones_like(at)
-    for cycle in range(1, min(_MAX_CYCLES, int(span / period) + 1)):
-        moment = phase - cycle * period
-        held = (moment >= start).to(values)
-        total = total + held * interpolate(times, values, mask, moment)
-        count = count + held
-    return total / count
+    count = min(_MAX_CYCLES, int(span / period) + 1)
+    cycles = period * torch.arange(count, device=at.device, dtype=at.dtype)
+    moments = phase.unsqueeze(-1) - cycles  # in one piece: on a GPU what counts is how many steps there are
+    held = moments >= start.unsqueeze(-1)
+    held[..., 0] = True
+    path = interpolate(times, values, mask, moments.flatten(-2)).unflatten(-1, moments.shape[-2:])
+    return (held * path).sum(dim=-1) / held.sum(dim=-1)
 
 
 def seasonal_drift(times: Tensor, values: Tensor, mask: Tensor, at: Tensor, period: float) -> Tensor:
@@ -70,14 +70,13 @@ def seasonal_drift(times: Tensor, values: Tensor, mask: Tensor, at: Tensor, peri
 
 def harmonic_features(at: Tensor, periods: Sequence[tuple[float, int]], span: float, trend: bool) -> Tensor:
     """Constant, trend and harmonics `[..., features]` of `at`; `periods` are pairs (period, harmonics)."""
-    columns = [torch.ones_like(at)]
-    if trend:
-        columns.append(2 * at / span + 1)
+    columns = [torch.ones_like(at), 2 * at / span + 1] if trend else [torch.ones_like(at)]
+    features = [torch.stack(columns, dim=-1)]
     for period, harmonics in periods:
-        for order in range(1, harmonics + 1):
-            angle = 2 * math.pi * order / period * at
-            columns += [angle.cos(), angle.sin()]
-    return torch.stack(columns, dim=-1)
+        orders = torch.arange(1, harmonics + 1, device=at.device, dtype=at.dtype)
+        angle = at.unsqueeze(-1) * (2 * math.pi / period * orders)
+        features.append(torch.stack([angle.cos(), angle.sin()], dim=-1).flatten(-2))
+    return torch.cat(features, dim=-1)
 
 
 def harmonic_regression(

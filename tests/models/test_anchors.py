@@ -223,3 +223,18 @@ def test_a_naive_spread_of_few_observations_is_that_of_the_law_and_fades_with_th
         quantiles = network.head.quantiles(network(flat), torch.tensor([0.1, 0.9]))
         widths.append((quantiles[..., 1] - quantiles[..., 0]).max().item() / (2 * 1.2816))
     assert widths == pytest.approx([1.0, 1.0, 0.25, 0.04, 0.001], rel=0.05, abs=1e-4)
+
+
+def test_a_seasonal_mean_is_the_mean_of_the_cycles_that_the_window_holds():
+    rng = torch.Generator().manual_seed(0)
+    times = -30.0 * torch.rand(3, 2, 40, generator=rng).sort(dim=-1, descending=True).values
+    values, mask = torch.randn(3, 2, 40, generator=rng), torch.ones(3, 2, 40, dtype=torch.bool)
+    at = 12.0 * torch.rand(3, 2, 5, generator=rng)
+    found = anchors.seasonal_mean(times, values, mask, at, period=6.0, span=30.0)
+    total, count = torch.zeros_like(at), torch.zeros_like(at)
+    for cycle in range(6):
+        moment = at - 6.0 * (anchors.cycles_back(at, 6.0) + cycle)
+        held = (moment >= times[..., :1]) | torch.tensor(cycle == 0)
+        total += held * interpolate(times, values, mask, moment)
+        count += held
+    torch.testing.assert_close(found, total / count)
