@@ -1,4 +1,4 @@
-"""Gaps of thinned windows filled by kriging: the mean of what is unseen given what was seen.
+"""Gaps of thinned windows: moved out of the way, or filled by kriging, the mean given what was seen.
 
 The covariance is stationary and learned from the training windows: what they show of their past, and their
 future, which training knows. Nothing of validation or test is learned from, and a window is filled from its
@@ -22,6 +22,16 @@ _LEARNED = 20_000  # training windows and channels that the covariance is learne
 _NOISE, _UNSEEN = 0.02, 1e5  # variances in scaled units, of an observation and of a place without one
 _FLOOR = 0.05  # of the scale of a window, in standard deviations of the training rows
 _VALUES = 2**27  # in a batch of matrices
+
+
+def left_justified(
+    values: np.ndarray, times: np.ndarray, mask: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Move what is kept to the left, cut the padding that all share, repeat the last time in the rest."""
+    order = np.argsort(~mask, axis=-1, kind="stable")[..., : mask.sum(-1).max()]
+    values, times, mask = (np.take_along_axis(a, order, -1) for a in (values, times, mask))
+    last = np.take_along_axis(times, mask.sum(-1, keepdims=True) - 1, -1)
+    return np.where(mask, values, 0.0), np.where(mask, times, last), mask
 
 
 def scaled(past: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:

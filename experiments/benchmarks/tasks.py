@@ -26,7 +26,7 @@ from ctsattn.data.task import infer_task
 from ctsattn.data.windows import Windows
 from ctsattn.datasets.protocols import PROTOCOLS, RecordWindows, RowWindows, record_windows, row_windows
 from ctsattn.datasets.sampling import Condition
-from experiments.benchmarks.filling import filled_parts
+from experiments.benchmarks.filling import filled_parts, left_justified
 from experiments.benchmarks.order import VALIDATION, shuffled, spread
 
 _SPEC_CHANNELS = 16  # channels that unit and periods are read off
@@ -132,17 +132,16 @@ class RowTask:
         seen = origin[:, None] + np.arange(-cut.lookback, 0)
         asked = origin[:, None] + np.arange(cut.horizon)
         past, future = self._values(cut, seen, channel), self._values(cut, asked, channel)
-        if self.filled is None:
-            mask = self._mask(past, seen, channel, origin)
-        else:
+        mask = None if self.filled else self._mask(past, seen, channel, origin)
+        if self.filled:
             whole = self.filled[part]
-            past, mask = (whole[window] if self.joint else whole[window, channel][:, None]), None
+            past = whole[window] if self.joint else whole[window, channel][:, None]
         cutoff = self.seconds[origin - 1]
         unit = self.spec.time_unit
         times = np.broadcast_to(((self.seconds[seen] - cutoff[:, None]) / unit)[:, None], past.shape)
         ahead = (self.seconds[asked] - cutoff[:, None]) / unit
         if mask is not None:
-            past, times, mask = _left_justified(past, times, mask)
+            past, times, mask = left_justified(past, times, mask)
         return _batch(past, times, mask, future, ahead, self.scaler, channel, cutoff)
 
     def _values(self, cut: RowWindows, rows: np.ndarray, channel: np.ndarray) -> np.ndarray:
@@ -164,16 +163,6 @@ class RowTask:
         kept = kept.copy()
         kept[..., -2:] |= kept.sum(-1, keepdims=True) < 2
         return kept
-
-
-def _left_justified(
-    values: np.ndarray, times: np.ndarray, mask: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Move what is kept to the left, cut the padding that all share, repeat the last time in the rest."""
-    order = np.argsort(~mask, axis=-1, kind="stable")[..., : mask.sum(-1).max()]
-    values, times, mask = (np.take_along_axis(a, order, -1) for a in (values, times, mask))
-    last = np.take_along_axis(times, mask.sum(-1, keepdims=True) - 1, -1)
-    return np.where(mask, values, 0.0), np.where(mask, times, last), mask
 
 
 def _batch(
