@@ -88,7 +88,9 @@ class _Walls:
     ) -> _Walls:
         days = wall.astype("M8[D]")
         hour, groups = wall - days, int(segment[-1]) + 1
-        return _Walls(days, segment, inner, owner, _every(owner, (hour[1:] == hour[:-1])[inner], groups), groups)
+        return _Walls(
+            days, segment, inner, owner, _every(owner, (hour[1:] == hour[:-1])[inner], groups), groups
+        )
 
     def every(self, flag: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Whether a flag holds at every observation of a series."""
