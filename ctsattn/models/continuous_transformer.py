@@ -35,8 +35,9 @@ class ContinuousTransformer:
         num_kv_heads: Key and value heads of grouped-query attention; None: as many as heads.
         d_ff: Width of feed-forward networks; None: twice `d_model`.
         mixer: Name in `ctsattn.nn.MIXERS`. "softmax", with positions that turn with real time, is what the
-            study in `experiments/hypotheses` leads to: "continuous", the integral over real time, was not
-            better on 21 data sets. Try it where the validation error of your own series says so.
+            study in `experiments/hypotheses` leads to: "continuous", the integral over real time, is
+            not shown to be better on 21 data sets. Try it where the validation error of your own series says
+            so.
         sink: What attention may look at besides tokens: "none", "zeros", "first" or "learned".
         rotary: Share of each head's features that turn with time; 0: no positions.
         patch: Median gaps in one token; None: one token for each observation; "auto": that for windows of up
