@@ -172,8 +172,10 @@ class LinearPath(nn.Module):
         with torch.autocast(values.device.type, enabled=False):
             weights = self._weights(self.features(at), gate)
             line = (weights * self._candidates(times, values, mask, at)).sum(dim=-1)
-            clock = None if cutoff is None else cutoff / self.time_unit
-            return line + self.kernel(times, values, mask, at, clock)
+            # in float64, which some devices lack: the cutoffs stay on the CPU, and are not touched in vain
+            if cutoff is not None:
+                cutoff = None if self.kernel.by_phase is None else cutoff / self.time_unit
+            return line + self.kernel(times, values, mask, at, cutoff)
 
     def _candidates(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
         """What each anchor says, `[batch, targets, queries, anchors]`."""
