@@ -112,6 +112,11 @@ class Batch:
         }
         return replace(self, **moved)
 
+    def pin_memory(self) -> Batch:
+        """Copy what `to` moves into pinned memory, from which a GPU reads while Python goes on."""
+        moved = [f.name for f in fields(self) if getattr(self, f.name).dtype != torch.float64]
+        return replace(self, **{name: getattr(self, name).pin_memory() for name in moved})
+
     def unscale(self, values: np.ndarray) -> np.ndarray:
         """Turn scaled `[batch, targets, queries, ...]` values into the caller's units, in float64."""
         shape = self.loc.shape + (1,) * (values.ndim - 2)

@@ -98,9 +98,10 @@ def _without_hidden(
     store: SeriesStore, windows: Windows, at: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> Past:
     owner = np.repeat(np.arange(counts.size), counts.reshape(-1))
-    window, channel = owner // store.num_channels, owner % store.num_channels
-    asked = is_asked(windows, window, store.past.times[at])
-    keep = ~(asked & windows.hide[window] & (channel < store.num_targets))
+    hides = windows.hide[:, None] & (np.arange(store.num_channels) < store.num_targets)
+    some = np.flatnonzero(np.repeat(hides, counts.reshape(-1)))
+    keep = np.ones(len(at), bool)
+    keep[some] = ~is_asked(windows, owner[some] // store.num_channels, store.past.times[at[some]])
     left = np.bincount(owner[keep], minlength=counts.size).reshape(counts.shape)
     return Past(at[keep], left)
 

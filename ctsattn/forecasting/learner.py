@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch
 from ctsattn.forecasting.loss_history import LossHistory, read_history
+from ctsattn.forecasting.prefetch import Ahead
 from ctsattn.forecasting.resuming import Checkpointing, RunFile, State
 from ctsattn.forecasting.shards import whole
 from ctsattn.forecasting.training import Progress, Training, TrainingLog
@@ -30,8 +32,9 @@ class HeldBatch:
         self.batch = batch
 
     def to(self, device: torch.device, **options: Any) -> HeldBatch:
-        """Move the batch to `device`."""
-        return HeldBatch(self.batch.to(device, **options))
+        """Move the batch to `device`; Lightning asks to wait for it, which a GPU need not."""
+        free = {"non_blocking": True} if device.type == "cuda" else {}
+        return HeldBatch(self.batch.to(device, **{**free, **options}))
 
 
 class Held:
@@ -70,7 +73,8 @@ def run(
     learner.outcome = outcome
     trainer = _make_trainer(learner, batches, validation, options, file, saved)
     held = None if validation is None else Held(validation)
-    trainer.fit(learner, train_dataloaders=Held(batches), val_dataloaders=held)
+    with contextlib.closing(Ahead(batches, learner)) as ahead:
+        trainer.fit(learner, train_dataloaders=Held(ahead), val_dataloaders=held)
     # Processes that a strategy spawns end with what they know; only weights come back by themselves.
     log = learner.log_of_run if learner.log_of_run is not None else _read_log(outcome)
     if file is not None and trainer.is_global_zero:

@@ -13,8 +13,9 @@ from ctsattn.data.batch import Batch
 from ctsattn.data.collate import Collator
 from ctsattn.data.series import SeriesStore
 from ctsattn.data.windows import TrainingWindows, Windows
+from ctsattn.forecasting.prefetch import AHEAD
 
-_KEPT = 8  # batches whose generator states are remembered; Lightning draws one or two ahead
+_KEPT = AHEAD + 6  # batches whose generator states are remembered; Lightning draws one or two ahead as well
 
 
 def place_among_processes() -> tuple[int, int]:
