@@ -64,6 +64,8 @@ class Training:
             model learns to fill gaps.
         start_windows: Windows from which a network with a part in closed form learns it before training. A
             long look-back over many series is worth more of them.
+        average: Share of the past in a moving average of the weights, which is validated and kept in place of
+            the weights of single steps; 0: no average. 0.99 looks back some hundred steps.
         precision: "32-true", "bf16-mixed" or "16-mixed". Times stay in float32 in all of them.
         accelerator: As in `lightning.Trainer`.
         devices: As in `lightning.Trainer`.
@@ -87,6 +89,7 @@ class Training:
     validation_share: float = 0.2
     impute_share: float = 0.2
     start_windows: int = 2048
+    average: float = 0.0
     precision: str = "32-true"
     accelerator: str = "auto"
     devices: int | str | list[int] = 1
@@ -108,6 +111,10 @@ class Training:
                 f"`Training.validation_share` must lie between 0 and 1, but it is {self.validation_share!r}. "
                 "To hold nothing out, set `patience=None`."
             )
+        if not 0 <= self.average < 1:
+            raise ValueError(
+                f"`Training.average` must be at least 0 and below 1, but it is {self.average!r}."
+            )
         if self.precision not in _PRECISIONS:
             raise ValueError(
                 f"`Training.precision` must be one of {', '.join(_PRECISIONS)}, but it is {self.precision!r}."
@@ -122,6 +129,11 @@ class Training:
             raise ValueError(
                 f"Training with {name!r} leaves each device with a part of the weights that cannot be "
                 'brought together here. Use `Training(strategy="fsdp")` to spread them, or "ddp".'
+            )
+        if name == "fsdp" and self.average:
+            raise ValueError(
+                '`Training.average` needs whole weights on each device, and strategy "fsdp" spreads them. '
+                'Use "ddp".'
             )
         if name == "fsdp" and self.precision == "16-mixed":
             raise ValueError(
@@ -210,7 +222,16 @@ def _trainer_options(training: Training, validate: bool, folder: str) -> dict[st
     if validate:
         options["val_check_interval"] = min(training.validate_every, training.max_steps)
         options["check_val_every_n_epoch"] = None
-    return options | dict(training.trainer)
+    options |= dict(training.trainer)
+    if training.average:
+        from ctsattn.forecasting.averaging import WeightAverage
+
+        given = options.get("callbacks") or []
+        options["callbacks"] = [
+            WeightAverage(training.average),
+            *(given if isinstance(given, list) else [given]),
+        ]
+    return options
 
 
 def train(

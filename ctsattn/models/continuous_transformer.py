@@ -15,6 +15,7 @@ from ctsattn.data.scalers import FIXED
 from ctsattn.models.groups import make_path
 from ctsattn.models.joining import answer_one_by_one, join, part
 from ctsattn.models.linear_path import Spread, TimeFeatures
+from ctsattn.models.ranks import Ranks, channel_linear
 from ctsattn.models.tokens import ChannelIdentity, Covariates, ObservationTokens, PatchTokens
 from ctsattn.nn import HEADS, Encoder, Head, MixerConfig, QueryDecoder, WeightedHead, frequency_ladder
 
@@ -49,6 +50,11 @@ class ContinuousTransformer:
             observation is seen by later ones of every channel. For many sparse channels. With `mix_channels`
             off, a question reads the whole sequence and no other question, and training answers only what
             was observed, at a fraction of the cost.
+        own_maps: Whether each channel has a map of its own, besides the shared one, from what it shows to
+            features. For channels that mean different things.
+        show_ranks: Whether tokens show the place of a value among all of its channel, which wild values do
+            not blur. For tokens that are observations.
+        show_level: Whether questions know the last value and the mean of their channel.
         feedforward: Name in `ctsattn.nn.FEEDFORWARDS`.
         dropout: Share of features dropped in training.
         attention_dropout: Share of attention weights dropped in training; the exact operator then keeps all
@@ -84,6 +90,9 @@ class ContinuousTransformer:
     is_causal: bool = False
     mix_channels: bool = True
     join_channels: bool = False
+    own_maps: bool = False
+    show_ranks: bool = False
+    show_level: bool = False
     feedforward: str = "swiglu"
     dropout: float = 0.1
     attention_dropout: float = 0.0
@@ -120,7 +129,8 @@ def make_tokens(config: ContinuousTransformer, spec: TaskSpec) -> ObservationTok
     if patch == "auto":
         patch = None if steps <= _MAX_OBSERVATIONS else 2 * math.ceil(steps / _PATCHES)
     if patch is None:
-        return ObservationTokens(spec, config.d_model)
+        ranks = Ranks(spec.num_channels) if config.show_ranks else None
+        return ObservationTokens(spec, config.d_model, config.own_maps, ranks)
     return PatchTokens(spec, config.d_model, patch, config.stride or max(1, patch // 2))
 
 
@@ -172,7 +182,9 @@ class ContinuousTransformerNetwork(nn.Module):
             config.num_decoder_layers, *parts, config.mix_channels and spec.num_channels > 1
         )
         self.features = TimeFeatures(spec)
-        self.ask = nn.Linear(TimeFeatures.num_features + 3, d_model)
+        self.show_level = config.show_level
+        shown = TimeFeatures.num_features + 3 + self._levels_shown()
+        self.ask = channel_linear(spec, shown, d_model, config.own_maps)
         head = HEADS[config.head]()
         self.head: Head = head if config.balance is None else WeightedHead(head, spec.num_targets)
         self.spread = Spread(spec, self.head.num_params - 1)
@@ -199,6 +211,10 @@ class ContinuousTransformerNetwork(nn.Module):
 
     def warm_up(self, batches: Iterable[Batch]) -> None:
         """Learn weights, linear path and spread from windows with truths; called once, before training."""
+        ranks = self._ranks()
+        if ranks is not None:
+            batches = list(batches)
+            ranks.learn(batches)
         if isinstance(self.head, WeightedHead) and self.balance is not None:
             batches = list(batches)
             self.head.set_weights(target_weights(batches, self.balance, self.in_own_units))
@@ -263,7 +279,25 @@ class ContinuousTransformerNetwork(nn.Module):
         step = values.diff(dim=-1).square() * mask[..., 1:] / (1 + times.diff(dim=-1) / gap)
         restless = step.sum(dim=-1) / (count - 1).clamp(min=1)
         age = torch.log1p((-latest).clamp(min=0) / gap)
-        return torch.stack([torch.log1p(count.to(age)), age, torch.log(restless + 1e-4)], dim=-1)
+        told = [torch.log1p(count.to(age)), age, torch.log(restless + 1e-4)]
+        return torch.stack(told + (self._levels(batch) if self.show_level else []), dim=-1)
+
+    def _ranks(self) -> Ranks | None:
+        return getattr(self.tokens, "ranks", None)
+
+    def _levels_shown(self) -> int:
+        """Features that `_levels` gives."""
+        return (3 if self._ranks() is None else 5) if self.show_level else 0
+
+    def _levels(self, batch: Batch) -> list[Tensor]:
+        """Last value and mean of each channel, and how long the window is, each `[batch, channels]`."""
+        mask, ranks = batch.past_mask, self._ranks()
+        count = mask.sum(dim=-1, keepdim=True)
+        scores = [batch.past_values] if ranks is None else [batch.past_values, ranks(batch.past_values)]
+        last = [x.gather(-1, (count - 1).clamp(min=0))[..., 0] * mask[..., 0] for x in scores]
+        mean = [(x * mask).sum(dim=-1) / count[..., 0].clamp(min=1) for x in scores]
+        earliest = torch.where(mask, batch.past_times, 0.0).amin(dim=(1, 2)) / -self.spec.lookback
+        return [*last, *mean, earliest[:, None].expand_as(mean[0])]
 
     def _linear(self, batch: Batch, known_past: Tensor, known_future: Tensor, gate: Tensor) -> Tensor:
         """The linear path of the targets, `[batch, targets, queries]`, effects of known covariates apart."""

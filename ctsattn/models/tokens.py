@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.models.path import resample
+from ctsattn.models.ranks import Ranks, channel_linear
 
 
 class Codes(nn.Module):
@@ -91,13 +92,18 @@ class ObservationTokens(nn.Module):
     Args:
         spec: Task.
         d_model: Width of a token.
+        own_maps: Whether each channel adds to the map of the features one of its own.
+        ranks: Normal scores of the values, one more feature; None: not shown.
     """
 
-    def __init__(self, spec: TaskSpec, d_model: int) -> None:
+    def __init__(
+        self, spec: TaskSpec, d_model: int, own_maps: bool = False, ranks: Ranks | None = None
+    ) -> None:
         super().__init__()
         self.gap = spec.median_gap
         self.token_gap = spec.median_gap
-        self.embed = nn.Linear(4, d_model)
+        self.ranks = ranks
+        self.embed = channel_linear(spec, 4 + (ranks is not None), d_model, own_maps)
 
     def forward(self, batch: Batch, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens `[batch, channels, length, d_model]`, their times and mask; `context` is added to each."""
@@ -105,8 +111,9 @@ class ObservationTokens(nn.Module):
         change = nn.functional.pad(values.diff(dim=-1), (1, 0))
         gap = nn.functional.pad(times.diff(dim=-1), (1, 0))
         is_first = nn.functional.pad(torch.zeros_like(values[..., 1:]), (1, 0), value=1.0)
-        features = torch.stack([values, change, torch.log1p(gap / self.gap), is_first], dim=-1)
-        return self.embed(features) + context, times, mask
+        shown = [values, change, torch.log1p(gap / self.gap), is_first]
+        shown += [] if self.ranks is None else [self.ranks(values)]
+        return self.embed(torch.stack(shown, dim=-1)) + context, times, mask
 
 
 class PatchTokens(nn.Module):

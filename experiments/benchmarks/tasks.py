@@ -1,30 +1,25 @@
 """Benchmark tasks: a published protocol's windows as batches, for any model of the seam.
 
-`RowTask` cuts windows of a table without frames, so that thousands of windows a second reach the model;
-`RecordTask` takes the windows of irregular records through the package's own data layer.
+`RowTask` cuts windows of a table without frames, so that thousands of windows a second reach the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import pandas as pd
 import torch
 
 from ctsattn import datasets
 from ctsattn.data.batch import Batch, TaskSpec
-from ctsattn.data.building import build_store, learn_schema
-from ctsattn.data.collate import Collator
+from ctsattn.data.building import learn_schema
 from ctsattn.data.frame import read_panel
 from ctsattn.data.scalers import SCALERS, safe_scale
 from ctsattn.data.schema import Columns
-from ctsattn.data.series import Ragged, SeriesStore
 from ctsattn.data.task import infer_task
-from ctsattn.data.windows import Windows
-from ctsattn.datasets.protocols import PROTOCOLS, RecordWindows, RowWindows, record_windows, row_windows
+from ctsattn.datasets.protocols import RowWindows, row_windows
 from ctsattn.datasets.sampling import Condition
 from experiments.benchmarks.filling import filled_parts, left_justified
 from experiments.benchmarks.order import VALIDATION, shuffled, spread
@@ -252,99 +247,3 @@ def _row_spec(name: str, lookback: int, horizon: int, end: int) -> TaskSpec:
     )
     schema, store = learn_schema(read_panel(part.frame(), Columns()))
     return infer_task(store, schema, horizon=horizon, lookback=lookback)
-
-
-@dataclass(frozen=True)
-class RecordTask:
-    """Windows of irregular records, each window a series of its own.
-
-    Attributes:
-        stores: Observations of the windows of each part, those asked included.
-        asked: The windows of each part and their queries.
-        collator: Makes batches.
-        spec: Sizes and units.
-    """
-
-    stores: dict[str, SeriesStore]
-    asked: dict[str, Windows]
-    collator: Collator
-    spec: TaskSpec
-
-    def training(self, batch_size: int, seed: int) -> Iterator[Batch]:
-        """See `Task.training`."""
-        return (self.batch("train", rows) for rows in shuffled(len(self.asked["train"]), batch_size, seed))
-
-    def validation(self, batch_size: int) -> list[tuple[str, np.ndarray]]:
-        """See `Task.validation`."""
-        return [("val", rows) for rows in self.chunks("val", batch_size)]
-
-    def chunks(self, part: str, batch_size: int) -> Iterator[np.ndarray]:
-        """See `Task.chunks`."""
-        count = len(self.asked[part])
-        return (np.arange(i, min(i + batch_size, count)) for i in range(0, count, batch_size))
-
-    def batch(self, part: str, rows: np.ndarray) -> Batch:
-        """See `Task.batch`."""
-        return self.collator(self.stores[part], self.asked[part].take(rows), truth=True)
-
-
-_SECONDS = {"physionet2012": 3600.0, "activity": 1e-3, "ushcn": 30.4375 * 86400.0}  # of the protocol's unit
-
-
-def record_task(name: str, *, scaler: str, max_tokens: int = 512, **options: Any) -> RecordTask:
-    """t-PatchGNN's protocol on a set of irregular records."""
-    card = datasets.card(name)
-    protocol = PROTOCOLS[name]
-    parts = record_windows(datasets.load(name, **options), protocol, card.split)  # type: ignore[arg-type]
-    seconds = _SECONDS.get(name)
-    columns = Columns(targets=card.variables)
-    panels = {part: read_panel(_wide(cut, card.variables, seconds), columns) for part, cut in parts.items()}
-    schema, store = learn_schema(panels["train"])
-    stores = {"train": store} | {part: build_store(panels[part], schema) for part in ("val", "test")}
-    back, ahead = (
-        units if seconds is None else pd.Timedelta(units * seconds, "s")
-        for units in (protocol.history, protocol.ahead)
-    )
-    spec = infer_task(store, schema, lookback=back, horizon=ahead)
-    asked = {part: _asked(cut, stores[part], seconds) for part, cut in parts.items()}
-    return RecordTask(stores, asked, Collator(schema, spec, scaler, max_tokens), spec)
-
-
-def _wide(cut: RecordWindows, variables: tuple[str, ...], seconds: float | None) -> pd.DataFrame:
-    """One series for each window, one column for each variable, time from the window's beginning."""
-    window, place, _ = cut.members()
-    records = cut.records
-    elapsed = records.time[place] - cut.start[window]
-    keys = pd.DataFrame({"unique_id": window, "ds": elapsed}).groupby(["unique_id", "ds"], sort=True)
-    row = keys.ngroup().to_numpy()
-    values = np.full((row.max() + 1, len(variables)), np.nan)
-    values[row, records.variable[place]] = records.value[place]
-    frame = keys.size().index.to_frame(index=False)
-    if seconds is not None:
-        frame["ds"] = (frame["ds"] * seconds * 1e6).round().astype("int64").astype("timedelta64[us]")
-    return pd.concat([frame, pd.DataFrame(values, columns=list(variables))], axis=1)
-
-
-def _asked(cut: RecordWindows, store: SeriesStore, seconds: float | None) -> Windows:
-    """For each window that has anything, the times at or after its cutoff at which something was observed."""
-    window, place, asked = cut.members()
-    present = np.unique(window)
-    history = cut.cutoff - cut.start
-    if seconds is None:
-        cutoff = np.nextafter(history, -np.inf)
-        moment = cut.records.time[place] - cut.start[window]
-    else:
-        cutoff = (history * seconds * 1e6).round().astype(np.int64) - 1
-        moment = ((cut.records.time[place] - cut.start[window]) * seconds * 1e6).round().astype(np.int64)
-    pairs = pd.DataFrame({"window": window[asked], "moment": moment[asked]}).drop_duplicates()
-    series = np.searchsorted(present, pairs["window"].to_numpy())
-    queries = Ragged.from_rows(series, pairs["moment"].to_numpy(), np.zeros(len(pairs)), len(present))
-    ids = store.source.ids.get_indexer(present)
-    some = queries.counts > 0
-    kept = queries.take(np.flatnonzero(some))
-    return Windows.of(ids[some], _ticks(cutoff[present[some]], store), kept)
-
-
-def _ticks(moments: np.ndarray, store: SeriesStore) -> np.ndarray:
-    """Moments in the dtype of the store's clock."""
-    return moments.astype(store.past.times.dtype)

@@ -21,8 +21,9 @@ from ctsattn.forecasting.training import Training, own_randomness, train
 from experiments.benchmarks import rows
 from experiments.benchmarks.order import EVALUATED
 from experiments.benchmarks.plan import Run
+from experiments.benchmarks.records import record_task
 from experiments.benchmarks.scores import competition_scores
-from experiments.benchmarks.tasks import Rounds, Task, record_task, row_task
+from experiments.benchmarks.tasks import Rounds, Task, row_task
 
 _WARM_UP_VALUES = 2**27  # of windows from which the closed-form part is learned, each window once
 _WARM_UP_WINDOWS = 1024  # channels' windows in each batch of them

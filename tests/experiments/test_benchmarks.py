@@ -19,8 +19,9 @@ from ctsattn.datasets.splits import FractionSplit
 from ctsattn.models import ContinuousTransformer, LastValue, SeasonalNaive
 from experiments.benchmarks import report, rows
 from experiments.benchmarks.plan import Run, expand, read_plan
+from experiments.benchmarks.records import record_task
 from experiments.benchmarks.run import main
-from experiments.benchmarks.tasks import RowTask, record_task, row_task
+from experiments.benchmarks.tasks import RowTask, row_task
 from experiments.benchmarks.work import evaluate
 
 CONFIGS = Path(report.__file__).parent / "configs"
