@@ -70,7 +70,7 @@ class Batch:
         loc: `[batch, targets]` float64 on the CPU, for the way back to the caller's units.
         scale: `[batch, targets]` float64 on the CPU, positive.
         series: `[batch]` int64, index of the series in its store.
-        cutoff: `[batch]` float64 on the CPU, seconds from the series' origin.
+        cutoff: `[batch]` float64 on the CPU, seconds from the first observation of training.
         unit: `[batch, targets]` float64 on the CPU, where logarithms were scaled: `asinh(raw / unit)` takes
             the place of `raw`, a logarithm beyond the unit and straight within; empty where values were.
     """

@@ -15,7 +15,7 @@ from ctsattn.data.errors import examples
 from ctsattn.data.frame import Panel, Rows
 from ctsattn.data.roles import assign_roles, check_static
 from ctsattn.data.scalers import ScaleLaw
-from ctsattn.data.schema import FUTURE, NUMBER, STATIC, TARGET, TEXT, DataWarning, Feature, Schema
+from ctsattn.data.schema import FUTURE, NUMBER, STATIC, TARGET, TEXT, DataWarning, Feature, Origin, Schema
 from ctsattn.data.series import Ragged, SeriesStore
 from ctsattn.data.steps import typical_step
 from ctsattn.data.values import to_codes, to_numbers
@@ -43,7 +43,13 @@ def learn_schema(
     schema = Schema(panel.source.columns, features, panel.source.clock.kind, tuple(calendar))
     store = build_store(panel, schema, duplicates=duplicates)
     step = typical_step(store)
-    return replace(schema, laws=scale_laws(store), step=step), store
+    return replace(schema, laws=scale_laws(store), step=step, origin=first_moment(store)), store
+
+
+def first_moment(store: SeriesStore) -> Origin | None:
+    """The earliest observation of all series; None without observations."""
+    first = store.first[store.has_history]
+    return Origin(first.min().item(), store.source.clock.per_second) if len(first) else None
 
 
 def scale_laws(store: SeriesStore) -> tuple[ScaleLaw, ...]:

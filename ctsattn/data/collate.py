@@ -59,7 +59,6 @@ class Collator:
         query_times = self._relative(store, windows.times, windows.cutoff, np.diff(windows.indptr))
         known, known_codes = self._known_past(store, past, layout)
         ahead, ahead_codes = self._known_ahead(store, windows, asked)
-        first = store.first[windows.series]
         is_code = np.array(self.spec.channel_codes)[:, None] > 0
         return Batch(
             past_times=_tensor(layout.times(past_times)),
@@ -79,9 +78,15 @@ class Collator:
             loc=_tensor(loc),
             scale=_tensor(scale),
             series=_tensor(windows.series),
-            cutoff=_tensor(store.source.clock.seconds(windows.cutoff - first)),
+            cutoff=_tensor(self._cutoff(store, windows)),
             unit=_tensor(self._unit(loc)),
         )
+
+    def _cutoff(self, store: SeriesStore, windows: Windows) -> NDArray[np.float64]:
+        """See `Batch.cutoff`."""
+        clock, origin = store.source.clock, self.schema.origin
+        since = store.first[windows.series] if origin is None else origin.on(clock)
+        return clock.seconds(windows.cutoff - since)
 
     def _unit(self, loc: NDArray[np.float64]) -> NDArray[np.float64]:
         """See `Batch.unit`."""

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ctsattn.data.clock import Clock
 from ctsattn.data.scalers import ScaleLaw
 
 TARGET, STATIC, PAST, FUTURE, IGNORED = "target", "static", "past", "future", "ignored"
@@ -134,6 +135,25 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The moment from which cutoffs count: the first observation that training knew.
+
+    Attributes:
+        ticks: That moment on the clock of the training data.
+        per_second: Ticks in a second of that clock.
+    """
+
+    ticks: float
+    per_second: int = 1
+
+    def on(self, clock: Clock) -> float:
+        """The moment on another clock, which may be finer or coarser."""
+        if clock.per_second < self.per_second:
+            return self.ticks // (self.per_second // clock.per_second)
+        return self.ticks * (clock.per_second // self.per_second)
+
+
+@dataclass(frozen=True)
 class Schema:
     """Everything `fit` learns of the data beyond sizes and units, which are in `TaskSpec`.
 
@@ -144,6 +164,8 @@ class Schema:
         calendar: Names of the calendar features that the model sees.
         laws: For each channel the law of its scale, for windows that show no spread.
         step: How the typical series steps.
+        origin: From when cutoffs count, so that a phase means the same whatever history is shown; None in
+            files of earlier versions, which count from the first observation of each history.
     """
 
     columns: Columns
@@ -152,6 +174,7 @@ class Schema:
     calendar: tuple[str, ...] = ()
     laws: tuple[ScaleLaw, ...] = field(default=())
     step: Step = Step()
+    origin: Origin | None = None
 
     def having(self, role: str, kind: str | None = None) -> tuple[Feature, ...]:
         """Features of a role (and kind), in order."""
@@ -182,5 +205,6 @@ class Schema:
             "features": features,
             "laws": laws,
             "step": Step(**state["step"]),
+            "origin": Origin(**state["origin"]) if state.get("origin") else None,
         }
         return Schema(**{**state, **rest, "calendar": tuple(state["calendar"])})

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ctsattn.data.building import build_store, column_values, scale_laws, static_values
+from ctsattn.data.building import build_store, column_values, first_moment, scale_laws, static_values
 from ctsattn.data.calendar import check_calendar
 from ctsattn.data.clock import Ticks
 from ctsattn.data.diskstore import DiskStore, StoreWriter
@@ -57,7 +57,8 @@ def learn_stream(
     schema = Schema(source.columns, assign_roles(panel), source.clock.kind, tuple(calendar))
     store = build_stream(frames, columns, schema, static_df=static_df, duplicates=duplicates)
     some = store.sample()
-    return replace(schema, laws=scale_laws(some), step=typical_step(some)), store
+    learned = {"laws": scale_laws(some), "step": typical_step(some), "origin": first_moment(store)}
+    return replace(schema, **learned), store
 
 
 def build_stream(

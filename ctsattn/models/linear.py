@@ -25,8 +25,8 @@ class Linear:
         anchors: Names of the anchors to mix, as in `linear_path.task_anchors`; empty: all, and where windows
             are not scaled a constant too. `("last",)` alone is best for long regular series.
         by_phase: Whether the kernel changes with the phase of the shortest period, the time of the day say.
-            Worth it for regular data with many cycles. Phases are counted from the first observation of a
-            series, so what `predict` is given should begin at the same phase as what was learned from.
+            Worth it for regular data with many cycles. Phases are counted from the first observation that
+            `fit` saw, whatever history `predict` is given, so all series should keep one calendar.
         by_target: Whether each target has a kernel of its own besides the one that all share.
         groups: Kinds of windows that have a linear path each, told apart by how well a longer period, the
             week, repeats them compared with a shorter one, the day. For many series that are not alike.
