@@ -184,21 +184,26 @@ def ring(options: argparse.Namespace, device: str) -> None:
 
 
 def against_one(length: int, causal: bool, dtype: torch.dtype, device: str) -> dict[str, float]:
-    """Time and memory of the ring and of one device, and the largest differences between them."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    whole, times = inputs(length, dtype, device)
-    mine = slice(rank * length // world, (rank + 1) * length // world)
-    part = [x[:, :, mine].clone().requires_grad_() for x in whole]
-    at, found = times[mine], []
+    """Time and memory of the ring and of one device, and the largest differences between them.
+
+    The whole sequence is made for the second of them only, so that the ring's memory is that of its parts.
+    """
+    mine = slice(
+        *(place * length // dist.get_world_size() for place in (dist.get_rank(), dist.get_rank() + 1))
+    )
+    part, at = parts_of(mine, length, dtype, device)
+    found: list[Tensor] = []
+    wanted: list[Tensor] = []
 
     def in_ring() -> None:
         found[:] = answer_and_grads(ring_attention(*part, times=at, is_causal=causal), part)
 
+    seconds, peak = measured(in_ring, device)
+    whole, times = parts_of(slice(None), length, dtype, device)
+
     def alone() -> None:
         wanted[:] = answer_and_grads(continuous_attention(*whole, times=times, is_causal=causal), whole)
 
-    seconds, peak = measured(in_ring, device)
-    whole, wanted = [x.requires_grad_() for x in whole], []
     one, one_peak = measured(alone, device)
     errors = [
         agreed((a - b[:, :, mine]).abs().max().item() / b.abs().max().item(), device)
@@ -214,6 +219,12 @@ def against_one(length: int, causal: bool, dtype: torch.dtype, device: str) -> d
         "relative_error": errors[0],
         "relative_error_gradients": max(errors[1:]),
     }
+
+
+def parts_of(mine: slice, length: int, dtype: torch.dtype, device: str) -> tuple[list[Tensor], Tensor]:
+    """A part of the inputs, of which nothing else stays; queries, keys and values want gradients."""
+    whole, times = inputs(length, dtype, device)
+    return [x[:, :, mine].clone().requires_grad_() for x in whole], times[mine].clone()
 
 
 def answer_and_grads(out: Tensor, leaves: list[Tensor]) -> list[Tensor]:

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 import lightning
+import numpy as np
 import pandas as pd
 import torch
 
@@ -39,11 +40,14 @@ class Pace(lightning.Callback):
     def __init__(self, warm_up: int, steps: int) -> None:
         self.warm_up, self.steps = warm_up, steps
         self.seconds = self.peak = 0.0
+        self.ends: list[float] = []
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Look at the clock when it is time."""
+        """Look at the clock; wait for the devices at both ends of what is timed."""
+        if trainer.global_step > self.warm_up:
+            self.ends.append(time.perf_counter())
         if trainer.global_step not in (self.warm_up, self.steps):
             return
         if torch.cuda.is_available():
@@ -82,6 +86,7 @@ def trained(df: pd.DataFrame, size: tuple[int, int, int], options: argparse.Name
         "windows_of_a_step": batch,
         "steps_timed": options.steps,
         "seconds_of_a_step": round(pace.seconds / options.steps, 5),
+        "median_seconds_of_a_step": round(float(np.median(np.diff(pace.ends))), 5),
         "windows_per_second": round(batch * options.steps / pace.seconds, 1),
         "peak_mib_of_a_device": round(pace.peak, 1),
         "precision": options.precision,
