@@ -166,7 +166,7 @@ class LearnedKernel(nn.Module):
         """
         left = KernelRows.joined(rows)
         edges = stretches(left.clock)
-        gathered = Stretches.gather(left, edges, self._span())
+        gathered = Stretches.gather(left, edges, self._horizon())
         self.weight.copy_(torch.stack([self._over(gathered, nodes) for nodes in self.lookbacks]).mean(dim=0))
         left = left.less(lambda r: r.path @ self.weight.mT)
         if self.by_phase is not None:
@@ -187,12 +187,12 @@ class LearnedKernel(nn.Module):
 
     def _solve_own(self, weight: Tensor, rows: KernelRows, edges: Tensor) -> None:
         """Set a kernel over the last nodes to a regression of what is left, or to 0."""
-        found = Stretches.gather(rows.recent(_OWN_NODES), edges, self._span()).best()
+        found = Stretches.gather(rows.recent(_OWN_NODES), edges, self._horizon()).best()
         weight.zero_() if found is None else weight.copy_(found)
 
-    def _span(self) -> float:
-        """From the first node of the past to the last of the future."""
-        return float(-self.nodes[0]) + len(self.weight) * self.future_gap
+    def _horizon(self) -> float:
+        """How far the last node of the future is ahead."""
+        return len(self.weight) * self.future_gap
 
 
 def _read_earlier(kernel: LearnedKernel, state: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -140,35 +141,57 @@ class Sums:
 class Stretches:
     """Sums over stretches of time.
 
+    A stretch is forecast from all others, but for the windows beside it whose future reaches into it or into
+    what it is asked: to have seen some of the answers flatters small ridges (the gap of hv-block
+    cross-validation; Racine, "Consistent cross-validatory model-selection for dependent data", Journal of
+    Econometrics 99, 2000).
+
     Attributes:
-        blocks: The sums of each stretch.
-        cores: The same without the windows that overlap with the stretch before.
+        heads: The sums of each stretch over the windows that share a future with the stretch before.
+        middles: Those over the windows between.
+        tails: Those over the windows that share a future with the stretch after.
     """
 
-    blocks: list[Sums]
-    cores: list[Sums]
+    heads: list[Sums]
+    middles: list[Sums]
+    tails: list[Sums]
 
     @staticmethod
-    def gather(rows: KernelRows, edges: Tensor, span: float) -> Stretches:
-        """Sum rows, in the order of their cutoffs, over the stretches between `edges`."""
-        starts = torch.cat([edges.new_full((1,), -torch.inf), edges])
-        ends = torch.cat([edges, rows.clock[-1:] if len(rows.clock) else edges[-1:]])
-        cores = starts + torch.minimum(edges.new_tensor(span), (ends - starts) / 2)
-        begin, late = (torch.searchsorted(rows.clock, at).tolist() for at in (starts, cores))
-        end = [*begin[1:], len(rows.clock)]
-        after = [rows.chosen(slice(*pair)).total() for pair in zip(late, end, strict=True)]
-        before = [rows.chosen(slice(*pair)).total() for pair in zip(begin, late, strict=True)]
-        return Stretches([a + b for a, b in zip(before, after, strict=True)], after)
+    def gather(rows: KernelRows, edges: Tensor, horizon: float) -> Stretches:
+        """Sum rows, in the order of their cutoffs, over the stretches between `edges`.
+
+        Args:
+            rows: What to sum.
+            edges: Where stretches but the first begin.
+            horizon: How far windows reach ahead, in the unit of the cutoffs.
+        """
+        ends = rows.clock[[0, -1]] if len(rows.clock) else edges[[0, -1]]
+        starts, ends = torch.cat([ends[:1], edges]), torch.cat([edges, ends[1:]])
+        shared = torch.minimum(edges.new_tensor(horizon), (ends - starts) / 2)
+        cuts = torch.stack([starts, starts + shared, ends - shared], dim=-1).flatten()
+        places = [0, *torch.searchsorted(rows.clock, cuts[1:]).tolist(), len(rows.clock)]
+        sums = [rows.chosen(slice(*pair)).total() for pair in pairwise(places)]
+        return Stretches(sums[0::3], sums[1::3], sums[2::3])
 
     def recent(self, nodes: int) -> Stretches:
         """The sums of rows with a shorter past."""
-        return Stretches([s.recent(nodes) for s in self.blocks], [s.recent(nodes) for s in self.cores])
+        parts = (self.heads, self.middles, self.tails)
+        return Stretches(*([s.recent(nodes) for s in part] for part in parts))
 
     @property
     def total(self) -> Sums:
         """The sums of all."""
-        first, *rest = self.blocks
+        first, *rest = (self.block(i) for i in range(len(self.heads)))
         return sum(rest, start=first)
+
+    def block(self, i: int) -> Sums:
+        """The sums of a stretch."""
+        return self.heads[i] + self.middles[i] + self.tails[i]
+
+    def apart(self, i: int) -> list[Sums]:
+        """What the others may not learn from where a stretch is left out."""
+        before, after = self.tails[:i][-1:], self.heads[i + 1 : i + 2]
+        return [self.block(i), *before, *after]
 
     def best(self) -> Tensor | None:
         """The kernel `[future nodes, past nodes]` by the best ridge; None where none beats the kernel 0."""
@@ -178,7 +201,7 @@ class Stretches:
     def best_ridge(self) -> float | None:
         """The ridge whose regressions forecast the stretches left out of them best; None: none beats 0."""
         total = self.total
-        known = [i for i, core in enumerate(self.cores) if core.counts.any()]
+        known = [i for i in range(len(self.heads)) if self.block(i).counts.any()]
         if len(known) < 2:
             return None
         errors = torch.stack([self._errors(total, i) for i in known]).mean(dim=0)
@@ -187,8 +210,11 @@ class Stretches:
 
     def _errors(self, total: Sums, left_out: int) -> Tensor:
         """Errors `[ridges]` in a stretch of the regressions on all others."""
-        weights = (total - self.blocks[left_out]).regress(_RIDGES)
-        return torch.stack([self.cores[left_out].error(weight) for weight in weights])
+        others = total
+        for part in self.apart(left_out):
+            others = others - part
+        held = self.block(left_out)
+        return torch.stack([held.error(weight) for weight in others.regress(_RIDGES)])
 
 
 def _decomposed(squares: Tensor) -> tuple[Tensor, Tensor]:

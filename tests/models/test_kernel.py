@@ -9,7 +9,7 @@ from ctsattn.data.batch import TaskSpec
 from ctsattn.models import ContinuousTransformer, Linear
 from ctsattn.models.kernel import LearnedKernel
 from ctsattn.models.linear_path import LinearPath
-from ctsattn.models.ridge import KernelRows, recent
+from ctsattn.models.ridge import KernelRows, Stretches, recent, stretches
 from tests.models.batches import SPEC, make_batch
 
 DAILY = TaskSpec(
@@ -99,6 +99,24 @@ def test_sums_over_a_shorter_past_are_those_of_its_rows():
     short, expected = rows.total().recent(10), rows.recent(10).total()
     torch.testing.assert_close(short.squares, expected.squares, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(short.products, expected.products, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("left_out", range(5))
+def test_no_window_that_shares_a_future_with_a_stretch_is_learned_from_where_it_is_left_out(left_out):
+    kernel = LearnedKernel(DAILY)
+    path, cutoff = windows(kernel, 200)
+    rows = rows_of(kernel, path, cutoff, torch.randn(200, 2, 4))
+    gathered = Stretches.gather(rows, stretches(rows.clock), 4.0)
+    others = gathered.total
+    for part in gathered.apart(left_out):
+        others = others - part
+    begin, end = 40 * left_out, 40 * left_out + 40
+    apart = (rows.clock < begin - 4) | (rows.clock >= end + 4)
+    expected = rows.weighted(apart.float()).total()
+    torch.testing.assert_close(others.squares, expected.squares)
+    torch.testing.assert_close(others.products, expected.products)
+    held = rows.chosen(slice(2 * begin, 2 * end)).total()
+    torch.testing.assert_close(gathered.block(left_out).products, held.products)
 
 
 @pytest.mark.parametrize(
