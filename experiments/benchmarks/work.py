@@ -123,8 +123,7 @@ def _tabular(run: Run) -> Outcome:
     log = None
     started = time.perf_counter()
     if getattr(network, "trainable", True):
-        shape = _WARM_UP_RECORDS if run.kind == "records" else _warm_up_shape(task, run)
-        _warm_up(network, task, run.seed, *shape)
+        fit_closed_form(network, task, run)
         held = Rounds(task, EVALUATED) if training.patience is not None else None
         batches = _Stream(task, training.batch_size, run.seed)
         log = train(network, batches, held, training, seed=run.seed)
@@ -141,6 +140,12 @@ def _tabular(run: Run) -> Outcome:
 def _device() -> torch.device:
     """Where networks are fitted and asked."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def fit_closed_form(network: nn.Module, task: Task, run: Run) -> None:
+    """The closed-form start of a network that has one, from a random draw of the training windows."""
+    shape = _WARM_UP_RECORDS if run.kind == "records" else _warm_up_shape(task, run)
+    _warm_up(network, task, run.seed, *shape)
 
 
 def _warm_up_shape(task: Task, run: Run) -> tuple[int, int]:

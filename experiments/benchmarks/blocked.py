@@ -1,0 +1,224 @@
+"""Choose settings of a closed form by stretches of the training and validation rows, never by the test part.
+
+    python -m experiments.benchmarks.blocked --jobs 24     # configs/blocked.toml
+    python -m experiments.benchmarks.blocked --choose      # what the rule chooses, as in the README
+
+The origins of windows before the test part are cut into eight stretches of equal length. Each is forecast by
+the model that was fitted to the others, but for the windows whose future meets that of the stretch, and
+gives a row for each horizon; models are fitted to the longest, and the error at a shorter one is that of its
+steps. So every season is forecast once, where the validation part alone is one season.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ctsattn.datasets.protocols import RowWindows
+from ctsattn.forecasting.training import own_randomness
+from experiments.benchmarks import rows
+from experiments.benchmarks.plan import Run, read_plan
+from experiments.benchmarks.tasks import RowTask
+from experiments.benchmarks.work import fit_closed_form, make_task, peak_mib
+
+PLAN = Path(__file__).parent / "configs" / "blocked.toml"
+RESULTS = rows.RESULTS / "search" / "blocked.csv"
+BLOCKS = 8
+HORIZONS = {60: (24, 36, 48, 60), 720: (96, 192, 336, 720)}
+# rows between windows, else 1; coprime to the day, so that all of its times come
+STRIDES = {"etth1": 5, "etth2": 5, "ettm1": 11, "ettm2": 11, "weather": 17}
+LONGEST = {"ili": 208, "exchange": 336}  # rows before the first stretch; else 1440
+_EVALUATED = 2**22  # values of windows that are forecast at once
+
+
+def stretches(task: RowTask, longest: int) -> list[tuple[int, int]]:
+    """First and last-but-one origin of each stretch, the same for all look-backs up to the longest."""
+    end = int(task.windows["val"].origins[-1]) + 1
+    edges = np.linspace(longest, end, BLOCKS + 1).astype(int).tolist()
+    return list(pairwise(edges))
+
+
+def left_out(task: RowTask, stretch: tuple[int, int], stride: int) -> RowTask:
+    """The task with a stretch as its validation part, and all that is apart from it as its training part."""
+    cut = task.windows["val"]
+    every = np.arange(cut.lookback, int(cut.origins[-1]) + 1, stride)
+    first, end = stretch
+    apart = (every <= first - cut.horizon) | (every >= end - 1 + cut.horizon)
+    inside = (every >= first) & (every < end)
+    parts = {
+        name: RowWindows(cut.table, every[chosen], cut.lookback, cut.horizon)
+        for name, chosen in (("train", apart), ("val", inside))
+    }
+    return replace(task, windows=parts)
+
+
+def errors(network: Any, task: RowTask) -> np.ndarray:
+    """Mean squared error `[steps]` over the windows and channels of the validation part."""
+    cut = task.windows["val"]
+    size = max(1, _EVALUATED // (task.channels * (cut.lookback + cut.horizon)))
+    sums = torch.zeros(cut.horizon, dtype=torch.float64)
+    with torch.inference_mode():
+        for chosen in task.chunks("val", size):
+            batch = task.batch("val", chosen)
+            miss = network.head.mean(network(batch)).double() - batch.future_values.double()
+            sums += (miss * batch.scale[..., None]).square().sum(dim=(0, 1))
+    return sums.numpy() / (len(cut) * task.channels)
+
+
+def do(run: Run, number: int) -> list[dict[str, Any]]:
+    """Fit to all stretches but one and forecast it; a row for each horizon."""
+    torch.set_num_threads(1)
+    whole = make_task(run)
+    assert isinstance(whole, RowTask)
+    chosen = stretches(whole, LONGEST.get(run.data, 1440))[number]
+    task = left_out(whole, chosen, STRIDES.get(run.data, 1))
+    with own_randomness(run.seed):
+        network = run.config().build(task.spec)
+    started = time.perf_counter()
+    if getattr(network, "trainable", True):
+        fit_closed_form(network, task, run)
+    seconds = round(time.perf_counter() - started, 3)
+    by_step = errors(network.cpu().eval(), task)
+    values = {horizon: float(by_step[:horizon].mean()) for horizon in HORIZONS[run.horizon]}
+    return [
+        _stamp(run, number, seconds) | {"horizon": horizon, "value": repr(value)}
+        for horizon, value in values.items()
+    ]
+
+
+def _stamp(run: Run, number: int, seconds: float) -> dict[str, Any]:
+    """What rows of a run and stretch share."""
+    return {
+        **{key: getattr(run, key) for key in ("data", "model", "mixer", "lookback", "seed")},
+        **{"condition": f"stretch {number + 1} of {BLOCKS}", "split": "stretch", "metric": "mse"},
+        **{"fit_seconds": seconds, "peak_mib": round(peak_mib(), 1), "config_hash": run.hash},
+        **{"commit": rows.commit(), "device": rows.device_name(), "config": run.as_json()},
+        "versions": rows.versions("torch", "numpy", "pandas", "lightning"),
+    }
+
+
+def scores(table: pd.DataFrame) -> pd.DataFrame:
+    """Logarithm of the mean over horizons of the MSE: rows are data sets and settings, columns stretches."""
+    means = table.pivot_table("value", ["data", "config", "condition"], "horizon").mean(axis=1)
+    return np.log(means).unstack("condition").dropna()
+
+
+def choose(found: pd.DataFrame, weights: Sequence[float]) -> tuple[int, pd.DataFrame]:
+    """The rule, for one data set: the fewest weights within a standard error of the least mean log error.
+
+    Args:
+        found: `[settings, stretches]` log errors.
+        weights: How many weights each setting fits.
+
+    Returns:
+        Place of the chosen setting; and for each its mean log error less the least, the standard error of
+        that difference over the stretches, and its weights.
+    """
+    best = found.iloc[int(found.mean(axis=1).to_numpy().argmin())]
+    less = found - best
+    table = pd.DataFrame({"more": less.mean(axis=1), "error": less.sem(axis=1), "weights": list(weights)})
+    within = (table["more"] <= table["error"]).to_numpy() | (table["more"] == 0).to_numpy()
+    order = np.lexsort((table["more"], table["weights"], ~within))
+    return int(order[0]), table
+
+
+def fitted_weights(run: Run) -> int:
+    """Weights that the closed form of a `Linear` fits, for the longest horizon."""
+    config, own = run.config(), min(run.lookback, 384)
+    channels = {"exchange": 8, "weather": 21}.get(run.data, 7)
+    more = own * (8 * config.by_phase + channels * config.by_target)
+    return run.horizon * (run.lookback + more)
+
+
+def report(path: Path = RESULTS) -> str:
+    """A Markdown table for each data set, settings by their error; the chosen one in bold."""
+    found = scores(pd.read_csv(path))
+    parts = []
+    for data in found.index.unique("data"):
+        some = found.loc[data]
+        runs = [Run(**json.loads(config)) for config in some.index]
+        place, table = choose(some, [fitted_weights(run) for run in runs])
+        table["what"], table["mse"] = [_words(run) for run in runs], np.exp(some.mean(axis=1))
+        table["chosen"] = np.arange(len(table)) == place
+        parts.append(_section(data, table.sort_values("more")))
+    return "\n\n".join(parts)
+
+
+def _section(data: str, table: pd.DataFrame) -> str:
+    """The table of one data set."""
+    head = "| setting | geometric mean of MSE | log above best ± s.e. |"
+    lines = [f"*{data}*", "", head, "| --- | ---: | ---: |"]
+    for row in table.to_dict("records"):
+        mark = "**" if row["chosen"] else ""
+        numbers = f"{row['mse']:.4f} | {row['more']:.4f} ± {row['error']:.4f}"
+        lines.append(f"| {mark}{row['what']}{mark} | {numbers} |")
+    return "\n".join(lines)
+
+
+def _words(run: Run) -> str:
+    """A setting in a few words."""
+    config = run.config()
+    parts = [f"look-back {run.lookback}", f"from {config.anchors[0] if config.anchors else 'all anchors'}"]
+    parts += ["in its own units"] * (config.scaler == "none")
+    parts += ["look-backs averaged"] * config.average_lookbacks
+    parts += ["by phase"] * config.by_phase + ["by target"] * config.by_target
+    return ", ".join(parts)
+
+
+def _left(plan: Sequence[Run], path: Path) -> list[tuple[Run, int]]:
+    """Runs and stretches that have no rows."""
+    known = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=list(rows.COLUMNS))
+    done = set(zip(known["config_hash"], known["condition"], strict=True))
+    every = [(run, number) for run in plan for number in range(BLOCKS)]
+    return [(run, n) for run, n in every if (run.hash, f"stretch {n + 1} of {BLOCKS}") not in done]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--plan", type=Path, default=PLAN)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--data", nargs="+", help="only these sets")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once")
+    parser.add_argument("--seconds", type=float, help="stop after this time")
+    parser.add_argument("--choose", action="store_true", help="print what the rule chooses")
+    options = parser.parse_args(arguments)
+    if options.choose:
+        sys.stdout.write(report(options.results) + "\n")
+        return 0
+    plan = [run for run in read_plan([options.plan]) if not options.data or run.data in options.data]
+    _run_all(_left(plan, options.results), options)
+    return 0
+
+
+def _run_all(left: list[tuple[Run, int]], options: argparse.Namespace) -> None:
+    """Do what is left, each run and stretch in a process of the pool, until the time is over."""
+    pool = ProcessPoolExecutor(options.jobs, get_context("fork"))
+    jobs = [pool.submit(do, *job) for job in left]
+    try:
+        for number, job in enumerate(as_completed(jobs, options.seconds)):
+            rows.append(options.results, job.result())
+            sys.stderr.write(f"{number + 1} of {len(left)}\n")
+    except TimeoutError:
+        sys.stderr.write("the time is over\n")
+    finally:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
