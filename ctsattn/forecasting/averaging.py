@@ -27,7 +27,11 @@ class WeightAverage(lightning.Callback):
     def __init__(self, share: float) -> None:
         self.share = share
         self.average: dict[str, Tensor] | None = None
-        self._own: list[Tensor] | None = None
+        self._own: dict[str, Tensor] | None = None
+
+    def restore(self, average: dict[str, Tensor]) -> None:
+        """Go on from an average that a checkpoint kept."""
+        self.average = average or None
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -42,13 +46,13 @@ class WeightAverage(lightning.Callback):
         step = pl_module.step
         share = min(self.share, (1 + step) / (_BEGIN + step))
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.values()), list(weights.values()), 1 - share)
+            torch._foreach_lerp_([self.average[name] for name in weights], list(weights.values()), 1 - share)
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Let the average be validated."""
         if self.average is not None:
-            self._own = [v.detach().clone() for v in _floating(pl_module.network).values()]
-            _put(pl_module.network, list(self.average.values()))
+            self._own = {k: v.detach().clone() for k, v in _floating(pl_module.network).items()}
+            _put(pl_module.network, self.average)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Go on from where the steps are."""
@@ -59,7 +63,7 @@ class WeightAverage(lightning.Callback):
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Without validation the average is what remains."""
         if self.average is not None and not pl_module.bad_series and pl_module.best_weights is None:
-            _put(pl_module.network, list(self.average.values()))
+            _put(pl_module.network, self.average)
 
 
 def _floating(network: nn.Module) -> dict[str, Tensor]:
@@ -67,6 +71,12 @@ def _floating(network: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in network.state_dict().items() if value.is_floating_point()}
 
 
-def _put(network: nn.Module, values: list[Tensor]) -> None:
+def _put(network: nn.Module, values: dict[str, Tensor]) -> None:
+    weights = _floating(network)
     with torch.no_grad():
-        torch._foreach_copy_(list(_floating(network).values()), values)
+        torch._foreach_copy_(list(weights.values()), [values[name] for name in weights])
+
+
+def weight_average(trainer: Any) -> WeightAverage | None:
+    """The average that a trainer keeps, None where it keeps none."""
+    return next((kept for kept in trainer.callbacks if isinstance(kept, WeightAverage)), None)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ctsattn.forecasting import checkpoint
+from ctsattn.forecasting.averaging import weight_average
 from ctsattn.forecasting.shards import holds_shards, shard_like, whole
 from ctsattn.forecasting.training import Training
 
@@ -141,6 +142,8 @@ def _trainer_state(trainer: Any, processes: list[dict[str, Any]]) -> State:
         "precision": trainer.precision_plugin.state_dict(),
         "streams": [process["stream"] for process in processes],
     }
+    if (average := weight_average(trainer)) is not None and average.average is not None:
+        tensors |= {f"average/{name}": value.clone() for name, value in average.average.items()}
     stopping = trainer.early_stopping_callback
     if stopping is not None:
         tensors["best_score"] = stopping.best_score
@@ -160,6 +163,10 @@ def restore_trainer(trainer: Any, saved: State) -> None:
     trainer.optimizers[0].load_state_dict({"state": state, "param_groups": header["groups"]})
     trainer.lr_scheduler_configs[0].scheduler.load_state_dict(dict(header["schedule"]))
     trainer.precision_plugin.load_state_dict(header["precision"])
+    if (average := weight_average(trainer)) is not None:
+        average.restore(
+            {k.removeprefix("average/"): v for k, v in tensors.items() if k.startswith("average/")}
+        )
     stopping = trainer.early_stopping_callback
     if stopping is not None and "waited" in header:
         stopping.wait_count, stopping.best_score = header["waited"], tensors["best_score"]

@@ -181,6 +181,24 @@ def test_records_are_asked_at_the_times_of_the_protocol():
     assert observed.any(1)[batch.future_mask].all(), "every asked time was observed in some variable"
 
 
+def test_moved_windows_stand_beside_the_protocols_in_training_alone():
+    plain, mixed = (
+        record_task("physiome_epidemic", scaler="standard", series=8, observations=30, moved=moved)
+        for moved in (0.0, 0.5)
+    )
+    assert mixed.moved is not None and plain.moved is None
+    hours = mixed.stores["train"].source.clock.seconds(mixed.moved.cutoff)
+    assert len(np.unique(hours.round(3))) == 10 and not np.isclose(hours, 100.0).any()
+    batch, own = next(mixed.training(4, 0)), next(plain.training(2, 0))
+    assert torch.equal(batch.cutoff[:2], own.cutoff) and torch.equal(batch.series[:2], own.series)
+    assert (batch.past_times[batch.past_mask] <= 0).all()
+    asked = batch.future_times[batch.future_mask]
+    assert (asked > 0).all() and (asked <= 100.0 + 1e-4).all()
+    for part in ("val", "test"):
+        assert np.array_equal(mixed.asked[part].cutoff, plain.asked[part].cutoff)
+        assert np.array_equal(mixed.asked[part].times, plain.asked[part].times)
+
+
 def _row(**changes: object) -> dict[str, object]:
     run = Run("etth1", "last_value", lookback=96, horizon=96, seed=int(str(changes.pop("seed", 0))))
     row = dict.fromkeys(rows.COLUMNS, "")

@@ -48,9 +48,10 @@ def crashed(training: Training, step: int) -> Training:
     return replace(training, trainer={"callbacks": [Crash(step)]})
 
 
+@pytest.mark.parametrize("average", [0.0, 0.9])
 @pytest.mark.parametrize("patience", [None, 2])
-def test_a_run_broken_again_and_again_ends_with_the_weights_of_one_that_was_not(tmp_path, patience):
-    training = replace(RUN, patience=patience)
+def test_a_run_broken_again_and_again_ends_with_the_weights_of_one_that_was_not(tmp_path, patience, average):
+    training = replace(RUN, patience=patience, average=average)
     df = irregular(length=60)
     whole = tiny(model=DROPS, training=training).fit(df)
     kept = replace(training, checkpoint_dir=str(tmp_path))

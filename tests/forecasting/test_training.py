@@ -128,17 +128,20 @@ def test_a_loss_that_is_not_finite_stops_at_once_and_restores_the_last_good_weig
     assert len(levels) == 6
 
 
+class Break(lightning.Callback):
+    """Breaks the weights, as a step that goes too far does."""
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if trainer.global_step == 3:
+            with torch.no_grad():
+                pl_module.network.level.fill_(math.nan)
+
+
 def test_a_step_that_breaks_the_weights_is_undone():
     network = Constant(start=1.0)
-
-    def make(step):
-        if step == 3:
-            with torch.no_grad():
-                network.level.fill_(math.nan)
-        return batch_of(1.0)
-
-    log = train(network, Stream(make), None, fast(), seed=0)
-    assert log.bad_series == (0,)
+    options = fast(trainer={"callbacks": [Break()]})
+    log = train(network, Stream(lambda step: batch_of(1.0)), None, options, seed=0)
+    assert log.bad_series == (0,) and log.steps == 3
     assert math.isfinite(network.level.item())
 
 
@@ -203,6 +206,7 @@ def test_lightning_options_pass_through():
         ("learning_rate", 0.0, "`Training.learning_rate` must be positive"),
         ("precision", "half", "must be one of 32-true, bf16-mixed, 16-mixed"),
         ("validation_share", 0.0, "set `patience=None`"),
+        ("average", 1.0, "`Training.average` must be at least 0 and below 1, but it is 1.0"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(option, value, text):
