@@ -180,7 +180,10 @@ class Learner(lightning.LightningModule):
             {"params": decayed, "weight_decay": options.weight_decay},
             {"params": plain, "weight_decay": 0.0},
         ]
-        optimiser = torch.optim.AdamW([g for g in groups if g["params"]], lr=options.learning_rate)
+        # all weights in one step of the optimiser; where losses are scaled or weights are spread it cannot be
+        fused = options.precision != "16-mixed" and options.strategy != "fsdp"
+        groups = [group for group in groups if group["params"]]
+        optimiser = torch.optim.AdamW(groups, lr=options.learning_rate, fused=fused)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, self._rate_at)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

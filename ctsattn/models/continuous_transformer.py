@@ -66,6 +66,7 @@ class ContinuousTransformer:
         anchors: As in `Linear`.
         by_phase: As in `Linear`.
         by_target: As in `Linear`.
+        by_level: As in `Linear`.
         average_lookbacks: As in `Linear`.
         groups: As in `Linear`.
         head: Name in `ctsattn.nn.HEADS`.
@@ -102,6 +103,7 @@ class ContinuousTransformer:
     anchors: tuple[str, ...] = ()
     by_phase: bool = False
     by_target: bool = False
+    by_level: bool = False
     average_lookbacks: bool = True
     groups: int = 1
     head: str = "quantile"

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ctsattn.data.batch import TaskSpec
+from ctsattn.models.level import Level, levels_of
 from ctsattn.models.path import resample
 from ctsattn.models.ridge import KernelRows, Stretches, recent, stretches
+from ctsattn.nn.dropout import Dropout
 
 _MAX_NODES = 1536  # of the past and of the future
 _FEWER_NODES = 512  # of earlier versions; their files are read
@@ -33,6 +35,7 @@ class LearnedKernel(nn.Module):
         dropout: Share of past nodes dropped in training.
         by_phase: Whether the kernel changes with the phase of the shortest period at the cutoff.
         by_target: Whether each target has a kernel of its own.
+        by_level: Whether forecasts return to the usual level of their target, see `Level`.
         average: Whether the start is the mean of kernels over several look-backs, or one over the longest.
     """
 
@@ -43,6 +46,7 @@ class LearnedKernel(nn.Module):
         *,
         by_phase: bool = False,
         by_target: bool = False,
+        by_level: bool = False,
         average: bool = True,
     ) -> None:
         super().__init__()
@@ -56,7 +60,8 @@ class LearnedKernel(nn.Module):
         self.by_target: Tensor | None
         self.register_buffer("by_phase", torch.zeros(phases, *own) if phases > 1 else None)
         self.register_buffer("by_target", torch.zeros(spec.num_targets, *own) if by_target else None)
-        self.dropout = nn.Dropout(dropout)
+        self.by_level = Level(spec.num_targets, future) if by_level else None
+        self.dropout = Dropout(dropout)
         self.register_load_state_dict_pre_hook(_read_earlier)
 
     def _set_nodes(self, past: int, future: int) -> None:
@@ -82,20 +87,24 @@ class LearnedKernel(nn.Module):
             at: `[batch, queries]`.
             cutoff: `[batch]` float64, in the unit of `at`; needed where the kernel changes with the phase.
         """
-        return self.answer(self.dropout(self.path(times, values, mask)), at, cutoff)
+        path = self.path(times, values, mask)
+        return self.answer(self.dropout(recent(path, path.shape[-1])), at, cutoff, levels_of(path))
 
     def path(self, times: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """The past at the nodes without its mean, `[batch, channels, nodes]`."""
-        path, _ = resample(times, values, mask, self.nodes.to(times))
-        return recent(path, path.shape[-1])
+        """The past at the nodes, `[batch, channels, nodes]`."""
+        return resample(times, values, mask, self.nodes.to(times))[0]
 
-    def answer(self, path: Tensor, at: Tensor, cutoff: Tensor | None = None) -> Tensor:
-        """Correction at the times `at` from a past at the nodes."""
+    def answer(
+        self, path: Tensor, at: Tensor, cutoff: Tensor | None = None, levels: Tensor | None = None
+    ) -> Tensor:
+        """Correction at the times `at` from a past at the nodes without its mean, and its `levels_of`."""
         nodes = path @ self.weight.mT
         if self.by_phase is not None:
             nodes = nodes + self._of_phase(path, self._phases(path, cutoff))
         if self.by_target is not None:
             nodes = nodes + torch.einsum("btl,tfl->btf", self._own(path), self.by_target)
+        if self.by_level is not None and levels is not None:
+            nodes = nodes + self.by_level(levels)
         nodes = nn.functional.pad(nodes, (1, 0))
         lower, share = self._place(at)
         index = lower.unsqueeze(1).expand(-1, path.shape[1], -1)
@@ -152,14 +161,16 @@ class LearnedKernel(nn.Module):
         clock = cutoff.to(path.device)[:, None].expand(path.shape[:2])
         target = torch.arange(path.shape[1], device=path.device).expand(path.shape[:2])
         phases = self._phases(path, cutoff)[:, None].expand(*path.shape[:2], -1)
-        return KernelRows(*(part.flatten(0, 1) for part in (path, sums, counts, clock, target, phases)))
+        centred, levels = recent(path, path.shape[-1]), levels_of(path)
+        parts = (centred, sums, counts, clock, target, phases, levels)
+        return KernelRows(*(part.flatten(0, 1) for part in parts))
 
     @torch.no_grad()
     def solve(self, rows: Sequence[KernelRows]) -> None:
         """Set the kernel to the ridge regressions that forecast left-out stretches of time best, or to 0.
 
-        What all share comes first; what the phases have of their own is found in what it leaves, and what the
-        targets have of their own in what those leave.
+        What all share comes first; what the phases have of their own is found in what it leaves, what the
+        targets have of their own in what those leave, and what they return to in the rest.
 
         Args:
             rows: What windows say, batch by batch.
@@ -173,9 +184,18 @@ class LearnedKernel(nn.Module):
             for k, weight in enumerate(self.by_phase):
                 self._solve_own(weight, left.weighted(left.phases[:, k]), edges)
             left = left.less(lambda r: self._of_phase(r.path, r.phases))
+        if self.by_target is not None or self.by_level is not None:
+            for target in range(self.spec.num_targets):
+                self._solve_target(target, left.weighted((left.target == target).to(left.sums)), edges)
+
+    def _solve_target(self, target: int, rows: KernelRows, edges: Tensor) -> None:
+        """What a target has of its own: a kernel, then what it returns to."""
         if self.by_target is not None:
-            for target, weight in enumerate(self.by_target):
-                self._solve_own(weight, left.weighted((left.target == target).to(left.sums)), edges)
+            weight = self.by_target[target]
+            self._solve_own(weight, rows, edges)
+            rows = rows.less(lambda r: self._own(r.path) @ weight.mT)
+        if self.by_level is not None:
+            self.by_level.solve(target, rows, edges, self._horizon())
 
     def _over(self, gathered: Stretches, nodes: int) -> Tensor:
         """The kernel over the last nodes, `[future nodes, past nodes]`, or 0."""

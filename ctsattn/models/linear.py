@@ -22,12 +22,15 @@ class Linear:
     it has the reach of DLinear and RLinear; on other grids it integrates over real time.
 
     Attributes:
-        anchors: Names of the anchors to mix, as in `linear_path.task_anchors`; empty: all, and where windows
+        anchors: Names of the anchors to mix, as in `candidates.task_anchors`; empty: all, and where windows
             are not scaled a constant too. `("last",)` alone is best for long regular series.
         by_phase: Whether the kernel changes with the phase of the shortest period, the time of the day say.
             Worth it for regular data with many cycles. Phases are counted from the first observation that
             `fit` saw, whatever history `predict` is given, so all series should keep one calendar.
         by_target: Whether each target has a kernel of its own besides the one that all share.
+        by_level: Whether forecasts return to what is usual for their target, as fast as is learned from how
+            high the past stood and where it ended. For `scaler` "channel" or "none" alone; worth it where
+            targets have a level to which they return: weather, rates, rare events.
         groups: Kinds of windows that have a linear path each, told apart by how well a longer period, the
             week, repeats them compared with a shorter one, the day. For many series that are not alike.
         average_lookbacks: Whether the kernel that all share starts as the mean of those over the look-back, a
@@ -44,6 +47,7 @@ class Linear:
     anchors: tuple[str, ...] = ()
     by_phase: bool = False
     by_target: bool = False
+    by_level: bool = False
     average_lookbacks: bool = True
     groups: int = 1
     dropout: float = 0.0

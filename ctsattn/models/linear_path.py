@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -13,49 +12,14 @@ from torch import Tensor, nn
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.data.scalers import FIXED
 from ctsattn.losses import masked_mean
-from ctsattn.models import anchors
+from ctsattn.models.candidates import Candidates, task_anchors
 from ctsattn.models.kernel import LearnedKernel
 from ctsattn.models.ridge import KernelRows
 from ctsattn.nn import Head
 
-Anchor = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-
 _LOGIT_GAIN = 10.0  # lets a few hundred steps of Adam choose between anchors
-_MAX_PERIODS = 3
 _START_STEPS = 60  # of L-BFGS, for the mixture alone
 _START_RIDGE = 1e-3  # keeps anchors that hardly matter near where they start, and spreads near each other
-_LEVEL_GAPS = 4.0  # median gaps in which the memory of the present level fades
-
-
-def harmonics_of(period: float, gap: float) -> int:
-    """Harmonics of a period that its sampling can show, three at most."""
-    return max(1, min(3, int(period / (2.5 * gap))))
-
-
-def task_anchors(spec: TaskSpec) -> dict[str, Anchor]:
-    """The anchors that a task's look-back and periods allow, by name."""
-    chosen: dict[str, Anchor] = {
-        "last": anchors.last_value,
-        "mean": anchors.window_mean,
-        "recent_mean": partial(anchors.window_mean, memory=max(spec.lookback / 8, spec.median_gap)),
-        "trend": partial(anchors.harmonic_regression, periods=(), span=spec.lookback),
-    }
-    seen = [period for period in spec.periods if period <= spec.lookback][:_MAX_PERIODS]
-    for i, period in enumerate(seen):
-        chosen[f"seasonal_{i}"] = partial(anchors.seasonal_naive, period=period)
-        if 2 * period <= spec.lookback:
-            chosen[f"seasonal_mean_{i}"] = partial(anchors.seasonal_mean, period=period, span=spec.lookback)
-            chosen[f"seasonal_drift_{i}"] = partial(anchors.seasonal_drift, period=period)
-    fitted = [(p, harmonics_of(p, spec.median_gap)) for p in seen if 1.25 * p <= spec.lookback]
-    if fitted:
-        chosen["harmonic"] = partial(
-            anchors.harmonic_regression, periods=fitted, span=spec.lookback, trend=False
-        )
-        chosen["harmonic_trend"] = partial(anchors.harmonic_regression, periods=fitted, span=spec.lookback)
-    chosen["harmonic_level" if fitted else "trend_level"] = partial(
-        anchors.harmonic_level, periods=fitted, span=spec.lookback, memory=_LEVEL_GAPS * spec.median_gap
-    )
-    return chosen
 
 
 class TimeFeatures(nn.Module):
@@ -115,6 +79,7 @@ class LinearPath(nn.Module):
         anchors: Names of the anchors to mix, as in `task_anchors`, and no level; empty: all.
         by_phase: Whether the kernel changes with the phase of the shortest period at the cutoff.
         by_target: Whether each target has a kernel of its own.
+        by_level: Whether forecasts return to the usual level of their target.
         average: Whether the kernel starts as the mean over several look-backs.
         fixed: Whether what `start` finds is not trained further.
 
@@ -131,13 +96,14 @@ class LinearPath(nn.Module):
         anchors: Sequence[str] = (),
         by_phase: bool = False,
         by_target: bool = False,
+        by_level: bool = False,
         average: bool = True,
         fixed: bool = False,
     ) -> None:
         super().__init__()
-        self.anchors, self.time_unit = _some(task_anchors(spec), anchors), spec.time_unit
+        self.candidates, self.time_unit = Candidates(spec, _some(task_anchors(spec), anchors)), spec.time_unit
         with_level = with_level and not anchors
-        self.num_anchors = len(self.anchors) + with_level
+        self.num_anchors = len(self.candidates.names) + with_level
         self.features = TimeFeatures(spec)
         self.level = nn.Parameter(torch.zeros(spec.num_targets)) if with_level else None
         self.mixture = nn.Parameter(
@@ -146,7 +112,9 @@ class LinearPath(nn.Module):
         # for the past only the first anchor, the interpolated path, counts until training says otherwise
         with torch.no_grad():
             self.mixture[:, 0, 3] = 1.0
-        self.kernel = LearnedKernel(spec, dropout, by_phase=by_phase, by_target=by_target, average=average)
+        self.kernel = LearnedKernel(
+            spec, dropout, by_phase=by_phase, by_target=by_target, by_level=by_level, average=average
+        )
         self.fixed = fixed
 
     def forward(
@@ -180,10 +148,10 @@ class LinearPath(nn.Module):
     def _candidates(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
         """What each anchor says, `[batch, targets, queries, anchors]`."""
         asked = at.unsqueeze(1).expand(-1, values.shape[1], -1)
-        candidates = [anchor(times, values, mask, asked) for anchor in self.anchors.values()]
-        if self.level is not None:
-            candidates.append(self.level[:, None].expand_as(asked))
-        return torch.stack(candidates, dim=-1)
+        said = self.candidates(times, values, mask, asked)
+        if self.level is None:
+            return said
+        return torch.cat([said, self.level[:, None].expand_as(asked).unsqueeze(-1)], dim=-1)
 
     def _weights(self, features: Tensor, gate: Tensor | None = None) -> Tensor:
         """Weight of each anchor, `[batch, targets, queries, anchors]`."""
@@ -251,6 +219,11 @@ class LinearPath(nn.Module):
 
 def linear_path(config: Any, spec: TaskSpec, *, fixed: bool = False) -> LinearPath:
     """The linear path that the config of a model asks for; see `LinearPath` and the fields of `Linear`."""
+    if config.by_level and config.scaler not in FIXED:
+        raise ValueError(
+            f"`by_level` needs units that are the same for all windows: give `scaler` {' or '.join(FIXED)}, "
+            f"not {config.scaler!r}."
+        )
     return LinearPath(
         spec,
         config.dropout,
@@ -258,16 +231,17 @@ def linear_path(config: Any, spec: TaskSpec, *, fixed: bool = False) -> LinearPa
         anchors=config.anchors,
         by_phase=config.by_phase,
         by_target=config.by_target,
+        by_level=config.by_level,
         average=config.average_lookbacks,
         fixed=fixed,
     )
 
 
-def _some(found: dict[str, Anchor], names: Sequence[str]) -> dict[str, Anchor]:
-    """The anchors of some names, or all."""
+def _some(found: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Some of the names that there are, or all."""
     if unknown := set(names) - set(found):
         raise ValueError(f"No anchor is called {sorted(unknown)}. This task has {', '.join(found)}.")
-    return {name: found[name] for name in names} if names else found
+    return tuple(names) if names else tuple(found)
 
 
 def _loss(head: Head, line: Tensor, spread: Tensor, batch: Batch) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.data.scalers import law_share
 from ctsattn.models import anchors
-from ctsattn.models.linear_path import Anchor
+from ctsattn.models.candidates import Anchor
 from ctsattn.models.path import interpolate
 from ctsattn.nn import SquaredErrorHead
 

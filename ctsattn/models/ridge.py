@@ -27,12 +27,13 @@ class KernelRows:
     """Windows as rows of a regression of future nodes on past nodes.
 
     Attributes:
-        path: `[rows, past nodes]`.
+        path: `[rows, past nodes]`, without its mean.
         sums: Weighted sums of the residuals at each future node `[rows, future nodes]`.
         counts: The sums of the weights `[rows, future nodes]`.
         clock: When each row's window was cut, float64 `[rows]`.
         target: The target of each row `[rows]`.
         phases: Weight of each phase of a period at the cutoff `[rows, phases]`.
+        levels: How high the past stood and where it ended `[rows, 2]`, see `level`.
     """
 
     path: Tensor
@@ -41,6 +42,7 @@ class KernelRows:
     clock: Tensor
     target: Tensor
     phases: Tensor
+    levels: Tensor
 
     @staticmethod
     def joined(parts: Sequence[KernelRows]) -> KernelRows:
@@ -82,7 +84,7 @@ class KernelRows:
 
 
 def _columns(rows: KernelRows) -> tuple[Tensor, ...]:
-    return rows.path, rows.sums, rows.counts, rows.clock, rows.target, rows.phases
+    return rows.path, rows.sums, rows.counts, rows.clock, rows.target, rows.phases, rows.levels
 
 
 def stretches(clock: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from ctsattn.nn.dropout import Dropout
 from ctsattn.nn.encoder import StochasticDepth
 from ctsattn.nn.feedforward import FEEDFORWARDS
 from ctsattn.nn.mixers import MIXERS, AttentionMixer, MixerConfig
@@ -72,7 +73,7 @@ class DecoderLayer(nn.Module):
         self.channel_norm = nn.LayerNorm(d_model) if mix_channels else None
         self.channels = ChannelMixing(d_model, config.num_heads) if mix_channels else None
         self.feedforward = FEEDFORWARDS[feedforward](d_model, d_ff, dropout)
-        self.drop = nn.Sequential(nn.Dropout(dropout), StochasticDepth(drop_path))
+        self.drop = nn.Sequential(Dropout(dropout), StochasticDepth(drop_path))
 
     def forward(self, x: Tensor, query_times: Tensor, memory: Tensor, times: Tensor, mask: Tensor) -> Tensor:
         """Decode one layer; shapes as in `QueryDecoder.forward`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ctsattn.nn.dropout import Dropout
 from ctsattn.nn.feedforward import FEEDFORWARDS
 from ctsattn.nn.mixers import MIXERS, MixerConfig
 
@@ -57,7 +58,7 @@ class EncoderLayer(nn.Module):
         self.mixer_norm, self.feedforward_norm = nn.LayerNorm(config.d_model), nn.LayerNorm(config.d_model)
         self.mixer = MIXERS[mixer](config)
         self.feedforward = FEEDFORWARDS[feedforward](config.d_model, d_ff, dropout)
-        self.drop = nn.Sequential(nn.Dropout(dropout), StochasticDepth(drop_path))
+        self.drop = nn.Sequential(Dropout(dropout), StochasticDepth(drop_path))
 
     def forward(self, x: Tensor, times: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map tokens `[batch, length, d_model]` at `times` `[batch, length]` to the same shape."""

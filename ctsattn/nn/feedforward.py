@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ctsattn.nn.dropout import Dropout
+
 
 class SwiGLU(nn.Module):
     r"""Gated feed-forward network $W_o(\mathrm{silu}(W_g x) \odot W_u x)$.
@@ -24,7 +26,7 @@ class SwiGLU(nn.Module):
         hidden = max(1, 2 * d_ff // 3)
         self.gate_up = nn.Linear(d_model, 2 * hidden)
         self.down = nn.Linear(hidden, d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `x` `[..., d_model]` to the same shape."""
@@ -39,7 +41,7 @@ class GELUNetwork(nn.Module):
         super().__init__()
         self.up = nn.Linear(d_model, d_ff)
         self.down = nn.Linear(d_ff, d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `x` `[..., d_model]` to the same shape."""

@@ -109,19 +109,23 @@ class SquaredErrorHead(Head):
 
     def __init__(self) -> None:
         super().__init__()
-        self.spread = QuantileHead()
-
-    def _spread_params(self, params: Tensor) -> Tensor:
-        slopes = params[..., 1:].expand(*params.shape[:-1], self.spread.num_params - 1)
-        return torch.cat([params[..., :1].detach(), slopes], dim=-1)
+        self.levels: Tensor
+        self.register_buffer("levels", torch.tensor(_LEVELS), persistent=False)
 
     def loss(self, params: Tensor, values: Tensor) -> Tensor:
         """Squared error of the location plus the approximate CRPS of the spread around it."""
-        return (params[..., 0] - values).square() + self.spread.loss(self._spread_params(params), values)
+        return (params[..., 0] - values).square() + self.spread_loss(params, values)
+
+    def spread_loss(self, params: Tensor, values: Tensor) -> Tensor:
+        """Twice the mean pinball loss of the spread, which approximates the CRPS."""
+        levels = self.levels.to(params)
+        return 2 * pinball(values, self.quantiles(params, levels), levels).mean(dim=-1)
 
     def quantiles(self, params: Tensor, levels: Tensor) -> Tensor:
         """Quantiles at any `levels`; see `Head.quantiles`."""
-        return self.spread.quantiles(self._spread_params(params), levels)
+        z = normal_quantile(levels.to(params))
+        with torch.autocast(params.device.type, enabled=False):
+            return params[..., :1].detach() + (F.softplus(params[..., 1:]) + _FLOOR) * z
 
     def mean(self, params: Tensor) -> Tensor:
         """The location."""

@@ -52,8 +52,10 @@ class AttentionProjections(nn.Module):
 
     def queries(self, x: Tensor, times: Tensor) -> Tensor:
         """Queries `[batch, heads, queries, head_dim]` of `x` `[batch, queries, d_model]` at their `times`."""
-        q = self.to_query(x).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
-        return self.rotary(q, times) * torch.exp(-self.log_temperature)[:, None, None]
+        # the temperatures scale the small map instead of all queries
+        sharpness = torch.exp(-self.log_temperature).repeat_interleave(self.head_dim)
+        q = nn.functional.linear(x, self.to_query.weight * sharpness[:, None])
+        return self.rotary(q.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2), times)
 
     def keys_values(self, x: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values `[batch, kv_heads, length, head_dim]` of `x` `[batch, length, d_model]`."""

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.models import LastValue, SeasonalNaive, WindowMean, anchors
-from ctsattn.models.linear_path import LearnedKernel, task_anchors
+from ctsattn.models.candidates import Candidates, task_anchors
+from ctsattn.models.kernel import LearnedKernel
 from ctsattn.models.path import interpolate, resample, widths
 from ctsattn.models.tokens import PatchTokens
 from tests.models.batches import make_batch
@@ -138,6 +139,22 @@ def test_anchors_are_linear_in_the_values_and_exact_on_constants(name):
     together = anchor(times, 2 * first - second + 5.0, mask, ASKED)
     apart = 2 * anchor(times, first, mask, ASKED) - anchor(times, second, mask, ASKED) + 5.0
     torch.testing.assert_close(together, apart, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("periods", [(), (6.0,), (6.0, 14.0), (6.0, 40.0)])
+@pytest.mark.parametrize("names", [None, ("last",), ("seasonal_mean_0", "harmonic"), ("mean", "trend")])
+def test_all_anchors_at_once_say_what_each_says_by_itself(periods, names):
+    spec = TaskSpec(lookback=30.0, horizon=10.0, median_gap=0.5, periods=periods)
+    each = task_anchors(spec)
+    names = [name for name in names or each if name in each] or ["last"]
+    rows = [irregular(50), irregular(44, padding=6), irregular(1, padding=49), irregular(1, padding=49)]
+    times, mask = (torch.cat(part) for part in zip(*rows, strict=True))
+    mask[3] = False
+    values = torch.randn(4, 1, 50, dtype=F64) * mask
+    at = torch.cat([ASKED[0], torch.rand(3, ASKED.shape[-1], dtype=F64) * 40 - 30])[:, None]
+    found = Candidates(spec, names)(times, values, mask, at)
+    for name, said in zip(names, found.unbind(-1), strict=True):
+        torch.testing.assert_close(said, each[name](times, values, mask, at), rtol=1e-9, atol=1e-9, msg=name)
 
 
 def test_the_kernel_is_a_linear_layer_on_a_regular_grid():

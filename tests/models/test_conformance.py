@@ -291,7 +291,7 @@ def test_a_balanced_loss_is_the_mean_over_targets_of_squared_errors_in_own_units
     params = torch.randn(16, 2, 6, 2)
     apart = (params[..., 0] - batch.future_values).square() * batch.future_observed
     own = (apart.sum((0, 2)) / batch.future_observed.sum((0, 2))) * scale.square()
-    plain = network.head.head.spread.loss(network.head.head._spread_params(params), batch.future_values)
+    plain = network.head.head.spread_loss(params, batch.future_values)
     spread = masked_mean(network.head.weight * plain, batch.future_observed)
     loss = masked_mean(network.head.loss(params, batch.future_values), batch.future_observed) - spread
     counts = batch.future_observed.sum((0, 2)).double()

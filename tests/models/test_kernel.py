@@ -8,6 +8,7 @@ import torch
 from ctsattn.data.batch import TaskSpec
 from ctsattn.models import ContinuousTransformer, Linear
 from ctsattn.models.kernel import LearnedKernel
+from ctsattn.models.level import levels_of
 from ctsattn.models.linear_path import LinearPath
 from ctsattn.models.ridge import KernelRows, Stretches, recent, stretches
 from tests.models.batches import SPEC, make_batch
@@ -45,6 +46,31 @@ def test_a_kernel_that_turns_with_the_phase_is_found_only_by_one_that_may_turn(b
     found = error(kernel, path, cutoff, truth)
     assert found < most
     assert by_phase or found > 0.9
+
+
+@pytest.mark.parametrize("by_target", [False, True])
+@pytest.mark.parametrize(("by_level", "most"), [(False, 1.1), (True, 0.02)])
+def test_what_forecasts_return_to_is_found_only_where_levels_are_looked_at(by_level, most, by_target):
+    kernel = LearnedKernel(DAILY, by_level=by_level, by_target=by_target)
+    path, cutoff = windows(kernel)
+    usual, mean = torch.tensor([[100.0], [-2.0]]), 10 * torch.randn(len(path), 2, 1)
+    path = path + usual + mean
+    truth = -torch.tensor([0.2, 0.4, 0.6, 0.8]) * mean
+    kernel.solve([rows_of(kernel, path[i::3], cutoff[i::3], truth[i::3]) for i in range(3)])
+    at = torch.arange(1.0, 5.0).expand(len(path), 4)
+    centred = recent(path, path.shape[-1])
+    left = kernel.answer(centred, at, cutoff, levels_of(path)) - truth
+    found = left.square().mean().item() / truth.square().mean().item()
+    assert found < most
+    assert by_level or found > 0.9
+
+
+def test_levels_need_units_that_windows_share():
+    with pytest.raises(ValueError, match="`by_level` needs units"):
+        Linear(by_level=True).build(SPEC)
+    network, batch = Linear(by_level=True, by_target=True, scaler="channel").build(SPEC), make_batch()
+    network.warm_up([batch])
+    assert network.eval()(batch).isfinite().all()
 
 
 @pytest.mark.parametrize(("by_target", "most"), [(False, 1.1), (True, 0.05)])
@@ -160,7 +186,7 @@ def test_linear_by_phase_and_target_is_linear_in_the_past_and_exact_on_constants
 
 def test_chosen_anchors_stand_alone_and_an_unknown_one_is_named():
     path = LinearPath(SPEC, with_level=True, anchors=("last", "mean"))
-    assert list(path.anchors) == ["last", "mean"]
+    assert path.candidates.names == ("last", "mean")
     assert path.num_anchors == 2
     with pytest.raises(ValueError, match=r"No anchor is called.*lost"):
         LinearPath(SPEC, anchors=("lost",))
