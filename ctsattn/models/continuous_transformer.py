@@ -67,6 +67,7 @@ class ContinuousTransformer:
         by_phase: As in `Linear`.
         by_target: As in `Linear`.
         by_level: As in `Linear`.
+        fill: As in `Linear`; the tokens of the network show what was observed.
         average_lookbacks: As in `Linear`.
         groups: As in `Linear`.
         head: Name in `ctsattn.nn.HEADS`.
@@ -104,6 +105,7 @@ class ContinuousTransformer:
     by_phase: bool = False
     by_target: bool = False
     by_level: bool = False
+    fill: str = "lines"
     average_lookbacks: bool = True
     groups: int = 1
     head: str = "quantile"

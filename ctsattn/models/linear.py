@@ -31,6 +31,10 @@ class Linear:
         by_level: Whether forecasts return to what is usual for their target, as fast as is learned from how
             high the past stood and where it ended. For `scaler` "channel" or "none" alone; worth it where
             targets have a level to which they return: weather, rates, rare events.
+        fill: What bridges the gaps of the past: "lines", straight between observations, or "kriging", the
+            mean of what is unseen given what was seen, under a covariance learned from the training windows.
+            Worth it for regular series with holes at random or in bursts that are longer than what changes
+            in them; not where gaps say something of the values, as when a sensor reports on change.
         groups: Kinds of windows that have a linear path each, told apart by how well a longer period, the
             week, repeats them compared with a shorter one, the day. For many series that are not alike.
         average_lookbacks: Whether the kernel that all share starts as the mean of those over the look-back, a
@@ -48,6 +52,7 @@ class Linear:
     by_phase: bool = False
     by_target: bool = False
     by_level: bool = False
+    fill: str = "lines"
     average_lookbacks: bool = True
     groups: int = 1
     dropout: float = 0.0

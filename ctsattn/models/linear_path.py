@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -14,10 +14,13 @@ from ctsattn.data.scalers import FIXED
 from ctsattn.losses import masked_mean
 from ctsattn.models.candidates import Candidates, task_anchors
 from ctsattn.models.kernel import LearnedKernel
+from ctsattn.models.kriging import Kriging
 from ctsattn.models.ridge import KernelRows
 from ctsattn.nn import Head
 
 _LOGIT_GAIN = 10.0  # lets a few hundred steps of Adam choose between anchors
+FILLS = ("lines", "kriging")
+_LEARNED = 20  # batches that a covariance is learned from
 _START_STEPS = 60  # of L-BFGS, for the mixture alone
 _START_RIDGE = 1e-3  # keeps anchors that hardly matter near where they start, and spreads near each other
 
@@ -81,6 +84,7 @@ class LinearPath(nn.Module):
         by_target: Whether each target has a kernel of its own.
         by_level: Whether forecasts return to the usual level of their target.
         average: Whether the kernel starts as the mean over several look-backs.
+        fill: What bridges gaps, "lines" or "kriging".
         fixed: Whether what `start` finds is not trained further.
 
     Raises:
@@ -98,6 +102,7 @@ class LinearPath(nn.Module):
         by_target: bool = False,
         by_level: bool = False,
         average: bool = True,
+        fill: str = "lines",
         fixed: bool = False,
     ) -> None:
         super().__init__()
@@ -115,6 +120,9 @@ class LinearPath(nn.Module):
         self.kernel = LearnedKernel(
             spec, dropout, by_phase=by_phase, by_target=by_target, by_level=by_level, average=average
         )
+        if fill not in FILLS:
+            raise ValueError(f"`fill` must be one of {', '.join(FILLS)}, but it is {fill!r}.")
+        self.fill = Kriging(spec, self.kernel.nodes) if fill == "kriging" else None
         self.fixed = fixed
 
     def forward(
@@ -138,12 +146,17 @@ class LinearPath(nn.Module):
         """
         # regressions and time features need all their digits, whatever precision the network runs in
         with torch.autocast(values.device.type, enabled=False):
+            times, values, mask = self._filled(times, values, mask)
             weights = self._weights(self.features(at), gate)
             line = (weights * self._candidates(times, values, mask, at)).sum(dim=-1)
             # in float64, which some devices lack: the cutoffs stay on the CPU, and are not touched in vain
             if cutoff is not None:
                 cutoff = None if self.kernel.by_phase is None else cutoff / self.time_unit
             return line + self.kernel(times, values, mask, at, cutoff)
+
+    def _filled(self, times: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The past as anchors and kernel see it: as it is, straight lines between, or without gaps."""
+        return (times, values, mask) if self.fill is None else self.fill(times, values, mask)
 
     def _candidates(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
         """What each anchor says, `[batch, targets, queries, anchors]`."""
@@ -173,11 +186,14 @@ class LinearPath(nn.Module):
             spread: The spread to fit.
         """
         rest = iter(batches)
-        first = next(rest)
+        few = list(islice(rest, 1 if self.fill is None else _LEARNED))
+        first = few[0]
+        if self.fill is not None:
+            self.fill.learn(few)
         if not self._start_mixture(first, head, spread):
             return
         with torch.no_grad():
-            self.kernel.solve([self._rows(batch) for batch in chain([first], rest)])
+            self.kernel.solve([self._rows(batch) for batch in chain(few, rest)])
             line = self(*self._past(first), first.future_times, cutoff=first.cutoff)
         fit_spread(spread, head, line, first)
         self.requires_grad_(not self.fixed)
@@ -186,7 +202,7 @@ class LinearPath(nn.Module):
         """Fit the mixture of the anchors and one spread for all; False where that led nowhere finite."""
         with torch.no_grad():
             features = self.features(batch.future_times)
-            said = self._candidates(*self._past(batch), batch.future_times)
+            said = self._candidates(*self._filled(*self._past(batch)), batch.future_times)
         constant = said.new_zeros(head.num_params - 1, requires_grad=True)
         begin = self.mixture.detach().clone()
 
@@ -208,7 +224,7 @@ class LinearPath(nn.Module):
 
     def _rows(self, batch: Batch) -> KernelRows:
         """What a batch says about the kernel once the anchors have spoken."""
-        past = self._past(batch)
+        past = self._filled(*self._past(batch))
         said = self._candidates(*past, batch.future_times)
         line = (self._weights(self.features(batch.future_times)) * said).sum(dim=-1)
         observed = batch.future_observed & batch.future_mask[:, None]
@@ -233,6 +249,7 @@ def linear_path(config: Any, spec: TaskSpec, *, fixed: bool = False) -> LinearPa
         by_target=config.by_target,
         by_level=config.by_level,
         average=config.average_lookbacks,
+        fill=config.fill,
         fixed=fixed,
     )
 

@@ -52,8 +52,19 @@ def resample(times: Tensor, values: Tensor, mask: Tensor, nodes: Tensor) -> tupl
     Returns:
         Values and weights, both `[batch, channels, nodes]`.
     """
+    mean, weight = gathered(times, values, mask, nodes)
+    at = nodes.expand(*times.shape[:-1], len(nodes))
+    share = weight.clamp(max=1)
+    return mean * share + interpolate(times, values, mask, at) * (1 - share), weight
+
+
+def gathered(times: Tensor, values: Tensor, mask: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted mean of the observations about each node, 0 where there is none, and the sum of their weights.
+
+    Arguments and weights as in `resample`; a single node takes what lies within 1 of it.
+    """
     count = len(nodes)
-    gap = (nodes[-1] - nodes[0]) / max(count - 1, 1)
+    gap = (nodes[-1] - nodes[0]) / (count - 1) if count > 1 else nodes.new_tensor(1.0)
     place = (times - nodes[0]) / gap
     lower = place.floor()
     upper_share = place - lower
@@ -65,6 +76,4 @@ def resample(times: Tensor, values: Tensor, mask: Tensor, nodes: Tensor) -> tupl
     empty = times.new_zeros(*times.shape[:-1], count + 2)
     weight = empty.scatter_add(-1, index, hat.flatten(-2))[..., 1:-1]
     total = empty.scatter_add(-1, index, (hat * values.unsqueeze(-1)).flatten(-2))[..., 1:-1]
-    at = nodes.expand(*times.shape[:-1], count)
-    between = interpolate(times, values, mask, at) * (1 - weight).clamp(min=0)
-    return (total + between) / weight.clamp(min=1), weight
+    return total / torch.where(weight > 0, weight, 1.0), weight
