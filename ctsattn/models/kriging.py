@@ -17,7 +17,7 @@ _VALUES = 2**26  # in a batch of matrices
 
 
 class Kriging(nn.Module):
-    r"""Conditional mean of a past at evenly spaced nodes: $\bar x + k^\top (K + \sigma^2 I)^{-1} (x - \bar x)$.
+    r"""Conditional mean of a past at its nodes: $\bar x + k^\top (K + \sigma^2 I)^{-1} (x - \bar x)$.
 
     The covariance is stationary, shared by all targets, and learned from windows by pairs of what was
     observed in them and ahead of them. Straight lines are better where gaps say something of the values, as
