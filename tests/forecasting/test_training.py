@@ -4,6 +4,7 @@ import math
 import random
 import threading
 
+import lightning
 import numpy as np
 import pytest
 import torch
@@ -184,8 +185,6 @@ def test_training_writes_nothing_anywhere_and_says_nothing(tmp_path, monkeypatch
 
 
 def test_lightning_options_pass_through():
-    import lightning
-
     class Counter(lightning.Callback):
         steps = 0
 
