@@ -242,19 +242,20 @@ def _line(name: object, row: pd.Series, params: str) -> str:
 
 
 def table(path: Path) -> str:
-    """Markdown: the least of the rounds, since others on the machine only add, and how they compare."""
+    """Markdown: the median of the rounds of the latest commit that was measured, and how they compare."""
     measured = pd.read_csv(path)
     blocks = []
     for (device, size, steps), group in measured.groupby(["device", "size", "steps"], sort=True):
-        least = group.groupby("system")[["params", *_MEASURES]].min()
-        lines = [_line(system, row, f"{int(row['params']):,}") for system, row in least.iterrows()]
-        if set(least.index) == {_OURS, "PatchTST"}:
-            ratio = least.loc["PatchTST"] / least.loc[_OURS]
+        commit = group["commit"].iloc[-1]
+        group = group[group["commit"] == commit]
+        middle = group.groupby("system")[["params", *_MEASURES]].median()
+        lines = [_line(system, row, f"{int(row['params']):,}") for system, row in middle.iterrows()]
+        if set(middle.index) == {_OURS, "PatchTST"}:
+            ratio = middle.loc["PatchTST"] / middle.loc[_OURS]
             lines.append(_line("*PatchTST ÷ ctsattn*", ratio, f"{ratio['params']:.2f}"))
-        commits = ", ".join(sorted(group["commit"].unique()))
         head = "| | parameters | import, s | and class, s | fit, s | its CPU, s | predict, s | peak, MiB |"
-        rounds = group["round"].nunique()
-        note = f"{device}; {steps} steps of {_WINDOWS} windows, least of {rounds} rounds, commit {commits}"
+        rounds = len(group) // len(middle)
+        note = f"{device}; {steps} steps of {_WINDOWS} windows, median of {rounds} rounds, commit {commit}"
         blocks.append("\n".join([f"*{size}*: {note}.", "", head, "| --- |" + " ---: |" * 7, *lines]))
     return "\n\n".join(blocks)
 
