@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -42,6 +42,7 @@ HORIZONS = {60: (24, 36, 48, 60), 720: (96, 192, 336, 720)}
 STRIDES = {"etth1": 5, "etth2": 5, "ettm1": 11, "ettm2": 11, "weather": 17, "exchange": 5}
 LONGEST = {"ili": 208, "exchange": 336}  # rows before the first stretch; else 1440
 _TOGETHER = 2**22  # values of windows that are taken at once
+_ANCHORS = {"last": "the last value", "mean": "the mean", "seasonal_mean_0": "the mean by phase"}
 _FIRST = 32  # windows from which mixture and spread are found
 
 
@@ -156,39 +157,101 @@ def fitted_weights(run: Run) -> int:
     return run.horizon * (run.lookback + more)
 
 
-def report(path: Path = RESULTS) -> str:
-    """A Markdown table for each data set, settings by their error; the chosen one in bold."""
-    found = scores(pd.read_csv(path))
-    parts = []
-    for data in found.index.unique("data"):
-        some = found.loc[data]
-        runs = [Run(**json.loads(config)) for config in some.index]
-        place, table = choose(some, [fitted_weights(run) for run in runs])
-        table["what"], table["mse"] = [_words(run) for run in runs], np.exp(some.mean(axis=1))
-        table["chosen"] = np.arange(len(table)) == place
-        parts.append(_section(data, table.sort_values("more")))
-    return "\n\n".join(parts)
+@dataclass(frozen=True)
+class Found:
+    """What the rows say of one data set.
+
+    Attributes:
+        data: Its name.
+        runs: The settings.
+        logs: `[settings, stretches]` logarithms of the MSE, its mean over the horizons.
+        chosen: Place of the setting that the rule takes.
+        table: As `choose` returns it.
+    """
+
+    data: str
+    runs: list[Run]
+    logs: np.ndarray
+    chosen: int
+    table: pd.DataFrame
 
 
-def _section(data: str, table: pd.DataFrame) -> str:
-    """The table of one data set."""
-    head = "| setting | geometric mean of MSE | log above best ± s.e. |"
-    lines = [f"*{data}*", "", head, "| --- | ---: | ---: |"]
-    for row in table.to_dict("records"):
-        mark = "**" if row["chosen"] else ""
-        numbers = f"{row['mse']:.4f} | {row['more']:.4f} ± {row['error']:.4f}"
-        lines.append(f"| {mark}{row['what']}{mark} | {numbers} |")
+def read(path: Path = RESULTS) -> list[Found]:
+    """What the rows say of each data set, in the order of their names."""
+    logs, found = scores(pd.read_csv(path)), []
+    for data in logs.index.unique("data"):
+        runs = [Run(**json.loads(config)) for config in logs.loc[data].index]
+        chosen, table = choose(logs.loc[data], [fitted_weights(run) for run in runs])
+        found.append(Found(data, runs, logs.loc[data].to_numpy(), chosen, table))
+    return found
+
+
+def report(found: Sequence[Found]) -> str:
+    """Markdown: what is chosen for each data set, and what each change of the chosen setting gives."""
+    lines = ["| data | chosen | MSE | settings within its standard error |", "| --- | --- | ---: | ---: |"]
+    for one in found:
+        close = int((one.table["more"] <= one.table["error"]).sum())
+        mse = np.exp(one.logs[one.chosen].mean())
+        lines.append(
+            f"| {one.data} | {words(one.runs[one.chosen])} | {mse:.3f} | {close} of {len(one.runs)} |"
+        )
+    changes = {one.data: _changes(one) for one in found}
+    names = sorted({name for some in changes.values() for name in some}, key=_order)
+    lines += ["", f"| change | {' | '.join(changes)} |", f"| --- |{' ---: |' * len(changes)}"]
+    lines += [f"| {n} | {' | '.join(some.get(n, '') for some in changes.values())} |" for n in names]
     return "\n".join(lines)
 
 
-def _words(run: Run) -> str:
-    """A setting in a few words."""
+def _changes(one: Found) -> dict[str, str]:
+    """In per cent of the MSE, with its standard error, what settings with one difference give."""
+    base, cells = _parts(one.runs[one.chosen]), {}
+    for run, logs in zip(one.runs, one.logs, strict=True):
+        parts = _parts(run)
+        differ = [key for key in base if base[key] != parts[key]]
+        if len(differ) == 1 or differ == ["by phase", "by target"]:
+            less = 100 * (logs - one.logs[one.chosen])
+            name = " and ".join(_named(key, parts[key]) for key in differ)
+            cells[name] = f"{less.mean():+.1f} ± {less.std(ddof=1) / np.sqrt(len(less)):.1f}"
+    return cells
+
+
+def _parts(run: Run) -> dict[str, Any]:
+    """What may differ between settings."""
     config = run.config()
-    parts = [f"look-back {run.lookback}", f"from {config.anchors[0] if config.anchors else 'all anchors'}"]
-    parts += ["in its own units"] * (config.scaler == "none")
-    parts += ["look-backs averaged"] * config.average_lookbacks
-    parts += ["by phase"] * config.by_phase + ["by target"] * config.by_target
-    return ", ".join(parts)
+    return {
+        "look-back": run.lookback,
+        "from": _ANCHORS.get(config.anchors[0], config.anchors[0]) if config.anchors else "all anchors",
+        "scaled": config.scaler != "none",
+        "averaged": config.average_lookbacks,
+        "by phase": config.by_phase,
+        "by target": config.by_target,
+    }
+
+
+def _named(key: str, value: Any) -> str:
+    """A difference in words."""
+    if key in ("look-back", "from"):
+        return f"{key} {value}"
+    plain = {"scaled": "windows in their own units", "averaged": "no average over look-backs"}
+    other = {"scaled": "windows scaled", "averaged": "kernels averaged over look-backs"}
+    if key in plain:
+        return (other if value else plain)[key]
+    return f"{key}" if value else f"not {key}"
+
+
+def _order(name: str) -> tuple[bool, int, str]:
+    """Look-backs last and by their length."""
+    is_lookback = name.startswith("look-back")
+    return is_lookback, int(name.split()[-1]) if is_lookback else 0, name
+
+
+def words(run: Run) -> str:
+    """A setting in a few words."""
+    parts = _parts(run)
+    named = [f"look-back {parts['look-back']}", f"from {parts['from']}"]
+    named += [] if parts["scaled"] else ["in its own units"]
+    named += ["averaged over look-backs"] * parts["averaged"]
+    return ", ".join([*named, *(key for key in ("by phase", "by target") if parts[key])])
 
 
 def _left(plan: Sequence[Run], path: Path) -> list[tuple[Run, int]]:
@@ -210,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--choose", action="store_true", help="print what the rule chooses")
     options = parser.parse_args(arguments)
     if options.choose:
-        sys.stdout.write(report(options.results) + "\n")
+        sys.stdout.write(report(read(options.results)) + "\n")
         return 0
     plan = [run for run in read_plan([options.plan]) if not options.data or run.data in options.data]
     _run_all(_left(plan, options.results), options)
