@@ -1,7 +1,7 @@
 """Choose settings of a closed form by stretches of the training and validation rows, never by the test part.
 
     python -m experiments.benchmarks.blocked --jobs 24     # configs/blocked.toml
-    python -m experiments.benchmarks.blocked --choose      # what the rule chooses, as in the README
+    python -m experiments.benchmarks.blocked --choose      # what the rule chooses, into the README
 
 The origins of windows before the test part are cut into eight stretches of equal length. Each is forecast by
 the model that was fitted to the others, but for the windows whose future meets that of the stretch, and
@@ -31,6 +31,7 @@ from ctsattn.datasets.protocols import RowWindows
 from ctsattn.forecasting.training import own_randomness
 from experiments.benchmarks import rows
 from experiments.benchmarks.plan import Run, read_plan
+from experiments.benchmarks.report import write
 from experiments.benchmarks.tasks import RowTask
 from experiments.benchmarks.work import make_task, peak_mib
 
@@ -270,10 +271,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", nargs="+", help="only these sets")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--seconds", type=float, help="stop after this time")
-    parser.add_argument("--choose", action="store_true", help="print what the rule chooses")
+    parser.add_argument("--choose", action="store_true", help="write into the README what the rule chooses")
     options = parser.parse_args(arguments)
     if options.choose:
-        sys.stdout.write(report(read(options.results)) + "\n")
+        write(Path(__file__).with_name("README.md"), report(read(options.results)), "stretches")
         return 0
     plan = [run for run in read_plan([options.plan]) if not options.data or run.data in options.data]
     _run_all(_left(plan, options.results), options)

@@ -26,7 +26,6 @@ from experiments.benchmarks.plan import Run
 
 HERE = Path(__file__).parent
 _CONDITIONS = ("random-50", "random-25", "bursty-50", "bursty-25", "on_change-50", "on_change-25")
-_BEGIN, _END = "<!-- tables begin -->", "<!-- tables end -->"
 _CELL = ["data", "condition", "horizon", "model", "mixer", "fill", "windows"]
 
 
@@ -220,18 +219,18 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def write(readme: Path, body: str) -> None:
-    """Put the tables between the markers of the README.
+def write(readme: Path, body: str, name: str = "tables") -> None:
+    """Put the tables of a name between its markers in the README.
 
     Raises:
         ValueError: The README has no markers.
     """
-    text = readme.read_text()
-    if _BEGIN not in text or _END not in text:
-        raise ValueError(f"{readme} has no lines `{_BEGIN}` and `{_END}` to write between.")
-    before, rest = text.split(_BEGIN, 1)
-    after = rest.split(_END, 1)[1]
-    readme.write_text(f"{before}{_BEGIN}\n\n{body}\n\n{_END}{after}")
+    text, begin, end = readme.read_text(), f"<!-- {name} begin -->", f"<!-- {name} end -->"
+    if begin not in text or end not in text:
+        raise ValueError(f"{readme} has no lines `{begin}` and `{end}` to write between.")
+    before, rest = text.split(begin, 1)
+    after = rest.split(end, 1)[1]
+    readme.write_text(f"{before}{begin}\n\n{body}\n\n{end}{after}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -304,7 +304,7 @@ def test_the_chosen_settings_are_a_plan_that_asks_for_the_test_part(tmp_path):
 
 def test_tables_go_between_the_markers_and_leave_the_rest_as_it_was(tmp_path):
     readme, results = tmp_path / "README.md", tmp_path / "runs.csv"
-    readme.write_text(f"before\n{report._BEGIN}\nold\n{report._END}\nafter\n")
+    readme.write_text("before\n<!-- tables begin -->\nold\n<!-- tables end -->\nafter\n")
     _results((0.5, 0.4), (0.3, 0.7)).to_csv(results, index=False)
     assert report.main([str(results), "--readme", str(readme), "--figures", str(tmp_path / "figures")]) == 0
     text = readme.read_text()
