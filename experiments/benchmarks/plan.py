@@ -42,7 +42,6 @@ class Run:
         test: Whether to evaluate the test part; false while choosing on validation.
         load: Options of `ctsattn.datasets.load`, for synthetic families.
         start: Batches of the closed-form start at most; 0: every training window that memory has room for.
-        fill: "kriging" to fill the gaps of thinned windows first, see `filling`; empty: as they are.
     """
 
     data: str
@@ -60,7 +59,6 @@ class Run:
     windows: int = 0
     test: bool = True
     load: Mapping[str, Any] = field(default_factory=dict)
-    fill: str = ""
     start: int = 0
 
     @property
@@ -96,8 +94,6 @@ class Run:
             raise ValueError(f"No model is called `{self.model}`. There are {', '.join(MODELS)}.")
         if self.kind == "rows" and not (self.lookback and self.horizon):
             raise ValueError(f"`{self.data}` needs a lookback and a horizon, in rows.")
-        if self.fill not in ("", "kriging") or (self.fill and self.condition == "all"):
-            raise ValueError(f"`fill` is kriging of a thinned table or empty, but it is {self.fill!r}.")
         self.config()
         return self
 

@@ -39,7 +39,8 @@ def settings(table: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(setting=[json.dumps(config, sort_keys=True) for config in without])
     table["name"] = table["split"] + " " + table["metric"]
     table["mixer"] = table["mixer"].astype(object).fillna("")
-    table["fill"] = [config.get("fill", "") for config in configs]
+    fills = [config.get("options", {}).get("fill", "lines") for config in configs]
+    table["fill"] = ["" if fill == "lines" else fill for fill in fills]
     table["windows"] = [config.get("windows", 0) for config in configs]
     value = table.pivot_table(
         index=[*_CELL, "setting"], columns="name", values="value", aggfunc=["mean", "std", "count"]

@@ -21,7 +21,6 @@ from ctsattn.data.schema import Columns
 from ctsattn.data.task import infer_task
 from ctsattn.datasets.protocols import RowWindows, row_windows
 from ctsattn.datasets.sampling import Condition
-from experiments.benchmarks.filling import filled_parts, left_justified
 from experiments.benchmarks.order import VALIDATION, shuffled, spread
 
 _SPEC_CHANNELS = 16  # channels that unit and periods are read off
@@ -77,8 +76,6 @@ class RowTask:
         joint: Whether a model sees all channels together.
         seconds: `[rows]` the clock.
         most: Windows of each part to evaluate, spread evenly; 0 for all.
-        filled: The past of all windows without gaps, `[windows, channels, lookback]` for each part; None: as
-            `keep` leaves it.
     """
 
     windows: dict[str, RowWindows]
@@ -90,7 +87,6 @@ class RowTask:
     joint: bool
     seconds: np.ndarray
     most: int = 0
-    filled: dict[str, np.ndarray] | None = None
 
     @property
     def channels(self) -> int:
@@ -127,10 +123,7 @@ class RowTask:
         seen = origin[:, None] + np.arange(-cut.lookback, 0)
         asked = origin[:, None] + np.arange(cut.horizon)
         past, future = self._values(cut, seen, channel), self._values(cut, asked, channel)
-        mask = None if self.filled else self._mask(past, seen, channel, origin)
-        if self.filled:
-            whole = self.filled[part]
-            past = whole[window] if self.joint else whole[window, channel][:, None]
+        mask = self._mask(past, seen, channel, origin)
         cutoff = self.seconds[origin - 1]
         unit = self.spec.time_unit
         times = np.broadcast_to(((self.seconds[seen] - cutoff[:, None]) / unit)[:, None], past.shape)
@@ -158,6 +151,16 @@ class RowTask:
         kept = kept.copy()
         kept[..., -2:] |= kept.sum(-1, keepdims=True) < 2
         return kept
+
+
+def left_justified(
+    values: np.ndarray, times: np.ndarray, mask: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Move what is kept to the left, cut the padding that all share, repeat the last time in the rest."""
+    order = np.argsort(~mask, axis=-1, kind="stable")[..., : mask.sum(-1).max()]
+    values, times, mask = (np.take_along_axis(a, order, -1) for a in (values, times, mask))
+    last = np.take_along_axis(times, mask.sum(-1, keepdims=True) - 1, -1)
+    return np.where(mask, values, 0.0), np.where(mask, times, last), mask
 
 
 def _batch(
@@ -216,7 +219,6 @@ def row_task(
     seed: int = 0,
     joint: bool = False,
     most: int = 0,
-    fill: str = "",
 ) -> RowTask:
     """The long-horizon protocol on a table, seen under a sampling condition; what is asked stays complete."""
     if scaler == "log":
@@ -232,10 +234,7 @@ def row_task(
     width = scaled.values.shape[1] if joint else 1
     spec = replace(spec, num_targets=width, num_channels=width, channel_codes=(0,) * width)
     seconds = (table.times - table.times[0]).astype("timedelta64[s]").astype(np.float64)
-    filled = filled_parts(windows, keep, name) if fill and keep is not None else None
-    return RowTask(
-        windows, spec, scaler, keep, rule if of_window else None, seed, joint, seconds, most, filled
-    )
+    return RowTask(windows, spec, scaler, keep, rule if of_window else None, seed, joint, seconds, most)
 
 
 def _row_spec(name: str, lookback: int, horizon: int, end: int) -> TaskSpec:

@@ -110,7 +110,6 @@ def make_task(run: Run) -> Task:
         seed=run.seed,
         joint=run.joint,
         most=run.windows,
-        fill=run.fill,
     )
 
 

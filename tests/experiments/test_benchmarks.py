@@ -395,34 +395,3 @@ def test_a_runner_that_is_ended_ends_what_it_started_and_goes_on_later(tmp_path)
 def _alive(pid: int) -> bool:
     state = Path(f"/proc/{pid}/stat")
     return state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
-
-
-def test_gaps_filled_by_kriging_are_conditional_means():
-    from experiments.benchmarks import filling
-
-    covariance = torch.exp(-(torch.arange(12.0)[:, None] - torch.arange(12.0)).abs() / 5).double()
-    rng = torch.Generator().manual_seed(0)
-    values = torch.randn(3, 2, 12, generator=rng, dtype=torch.float64)
-    seen = torch.rand(3, 1, 12, generator=rng).expand(3, 2, 12) < 0.6
-    found = filling.conditional(values * seen, seen, covariance)
-    apart = [filling.conditional((values * seen)[:, [c]], seen[:, [c]], covariance)[:, 0] for c in (0, 1)]
-    torch.testing.assert_close(found, torch.stack(apart, 1), atol=1e-12, rtol=0)
-    here = seen[0, 0]
-    noisy = covariance[here][:, here] + filling._NOISE * torch.eye(int(here.sum()))
-    expected = covariance[:, here] @ torch.linalg.solve(noisy, values[0, 1, here])
-    torch.testing.assert_close(found[0, 1], expected, atol=1e-3, rtol=1e-3)
-
-
-def test_the_covariance_of_gappy_windows_is_that_of_the_process():
-    from experiments.benchmarks import filling
-
-    rng = torch.Generator().manual_seed(1)
-    noise = torch.randn(20_000, 12, generator=rng, dtype=torch.float64)
-    values = torch.zeros_like(noise)
-    values[:, 0] = noise[:, 0]
-    for step in range(1, 12):
-        values[:, step] = 0.8 * values[:, step - 1] + 0.6 * noise[:, step]
-    seen = torch.rand(noise.shape, generator=rng) < 0.5
-    found = filling.autocovariance(values, seen, 8)
-    lags = torch.arange(8.0, dtype=torch.float64)
-    torch.testing.assert_close(found, 0.8 ** (lags[:, None] - lags).abs(), atol=0.03, rtol=0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ctsattn.data.batch import TaskSpec
+from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.models import Linear
 from ctsattn.models.kriging import Kriging
 from ctsattn.models.path import interpolate
@@ -22,6 +22,22 @@ def left(values: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, torch.
     """Times, values and mask with what is seen `[rows, channels, nodes]` on the left."""
     order = (~seen).to(torch.int8).argsort(dim=-1, stable=True)
     return NODES[order], (values * seen).gather(-1, order), seen.gather(-1, order)
+
+
+def thinned(whole: torch.Tensor, seen: torch.Tensor) -> Batch:
+    """Windows `[rows, channels, 80]` of which the past shows what is seen, the future all."""
+    rows, channels, _ = whole.shape
+    times, shown, mask = left(whole[..., :64], seen)
+    return replace(
+        make_batch(rows=rows),
+        past_times=times,
+        past_values=shown,
+        past_mask=mask,
+        future_times=torch.arange(1.0, 17.0).expand(rows, 16),
+        future_values=whole[..., 64:],
+        future_mask=torch.ones(rows, 16, dtype=torch.bool),
+        future_observed=torch.ones(rows, channels, 16, dtype=torch.bool),
+    )
 
 
 def noisy_cycles(rows: int, channels: int = 2) -> torch.Tensor:
@@ -63,17 +79,8 @@ def test_a_learned_covariance_bridges_gaps_that_lines_cannot():
     kriging, whole = Kriging(TASK, NODES), noisy_cycles(200)
     seen = torch.rand(200, 2, 64) < 0.15
     seen[..., -2:] = True
-    times, shown, mask = left(whole[..., :64], seen)
-    batch = replace(
-        make_batch(rows=200),
-        past_times=times,
-        past_values=shown,
-        past_mask=mask,
-        future_times=torch.arange(1.0, 17.0).expand(200, 16),
-        future_values=whole[..., 64:],
-        future_mask=torch.ones(200, 16, dtype=torch.bool),
-        future_observed=torch.ones(200, 2, 16, dtype=torch.bool),
-    )
+    batch = thinned(whole, seen)
+    times, shown, mask = batch.past_times, batch.past_values, batch.past_mask
     kriging.learn([batch, batch])
     lines = interpolate(times, shown, mask, NODES.expand(200, 2, 64))
     errors = [
@@ -81,6 +88,19 @@ def test_a_learned_covariance_bridges_gaps_that_lines_cannot():
     ]
     assert errors[0] < 0.2 * errors[1]
     assert torch.linalg.eigvalsh(kriging.covariance.double()).min() > -1e-4
+
+
+def test_the_learned_covariance_is_that_of_the_process():
+    torch.manual_seed(1)
+    noise, whole = torch.randn(4000, 1, 80), torch.zeros(4000, 1, 80)
+    whole[..., 0] = noise[..., 0]
+    for step in range(1, 80):
+        whole[..., step] = 0.6 * whole[..., step - 1] + 0.8 * noise[..., step]
+    kriging = Kriging(replace(TASK, num_targets=1), NODES)
+    kriging.learn([thinned(whole, torch.rand(4000, 1, 64) < 0.5)])
+    found = kriging.covariance[:8, :8]
+    lags = torch.arange(8.0)
+    torch.testing.assert_close(found, 0.6 ** (lags[:, None] - lags).abs(), atol=0.05, rtol=0)
 
 
 def test_windows_with_one_observation_or_none_are_finite():

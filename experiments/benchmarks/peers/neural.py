@@ -118,7 +118,7 @@ def run(config: dict[str, Any], options: argparse.Namespace) -> list[dict[str, A
     """One training and its rows."""
     joint = config["model"] in _JOINT
     sizes = (config["lookback"], config["horizon"])
-    data = shown(config["data"], *sizes, config["condition"], config["seed"], joint, config.get("fill", ""))
+    data = shown(config["data"], *sizes, config["condition"], config["seed"], joint)
     torch.manual_seed(config["seed"])
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
@@ -155,7 +155,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--weight-decay", type=float, default=1e-2)
     parser.add_argument("--options", type=json.loads, default={}, help="JSON of the network's own arguments")
-    parser.add_argument("--fill", choices=["kriging"], help="what fills the gaps instead of straight lines")
     parser.add_argument("--no-test", action="store_true", help="validation only, while choosing")
     parser.add_argument("--results", type=Path, default=rows.RESULTS / "peers.csv")
     options = parser.parse_args(arguments)
@@ -181,7 +180,6 @@ def _configs(options: argparse.Namespace, training: dict[str, Any]) -> Iterator[
     keys = ("data", "model", "lookback", "horizon", "condition", "seed")
     fixed: dict[str, Any] = {"options": options.options, "training": training, "peer": True}
     fixed |= {"test": False} if options.no_test else {}
-    fixed |= {"fill": options.fill} if options.fill else {}
     for values in itertools.product(*(getattr(options, key) for key in keys)):
         yield dict(zip(keys, values, strict=True)) | fixed
 

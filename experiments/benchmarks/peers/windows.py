@@ -38,13 +38,11 @@ class Shown:
         windows: Windows of the parts.
         keep: `[rows, channels]` what may be seen; None for all.
         joint: Whether all channels of a window go together.
-        filled: The past of all windows without gaps, see `filling`; None: gaps are bridged by straight lines.
     """
 
     windows: dict[str, RowWindows]
     keep: np.ndarray | None
     joint: bool
-    filled: dict[str, np.ndarray] | None = None
 
     @property
     def per_window(self) -> int:
@@ -63,10 +61,7 @@ class Shown:
         seen, asked = (origin[:, None] + np.arange(a, b) for a, b in ((-cut.lookback, 0), (0, cut.horizon)))
         columns = slice(None) if self.joint else channel[:, None]
         past, future = cut.table.values[seen, columns], cut.table.values[asked, columns]
-        if self.filled is not None:
-            whole = self.filled[part]
-            past = whole[window].swapaxes(1, 2) if self.joint else whole[window, channel]
-        elif self.keep is not None:
+        if self.keep is not None:
             kept = self.keep[seen, columns].copy()
             axis = 1
             few = kept.sum(axis, keepdims=True) < 2
@@ -75,20 +70,13 @@ class Shown:
         return (past, future) if self.joint else (past[..., None], future[..., None])
 
 
-def shown(
-    data: str, lookback: int, horizon: int, condition: str, seed: int, joint: bool, fill: str = ""
-) -> Shown:
+def shown(data: str, lookback: int, horizon: int, condition: str, seed: int, joint: bool) -> Shown:
     """The windows that `experiments.benchmarks.tasks.row_task` gives our models, for a peer."""
     windows = row_windows(datasets.load_table(data), datasets.card(data).split, lookback, horizon)  # type: ignore[arg-type]
     keep = None
     if condition != "all":
         keep = Condition(condition).keep(windows["train"].table.values, seed)
-    filled = None
-    if fill and keep is not None:
-        from experiments.benchmarks.filling import filled_parts
-
-        filled = filled_parts(windows, keep, data)
-    return Shown(windows, keep, joint, filled)
+    return Shown(windows, keep, joint)
 
 
 def common(config: dict[str, Any], packages: tuple[str, ...]) -> dict[str, Any]:
