@@ -53,8 +53,13 @@ class Covariates(nn.Module):
         self.features = features
 
     def forward(self, numbers: Tensor, codes: Tensor) -> Tensor:
-        """Embed `[..., numbers]` and `[..., columns]` as `[..., features]`; zeros where there is neither."""
-        out = numbers.new_zeros(*numbers.shape[:-1], self.features)
+        """Embed `[..., numbers]` and `[..., columns]` as `[..., features]`; zeros where there is neither.
+
+        Where there is no column at all, all places share one zero: `[1, ..., features]`.
+        """
+        nothing = self.numbers is None and self.codes is None
+        shape = [1] * (numbers.ndim - 1) if nothing else numbers.shape[:-1]
+        out = numbers.new_zeros(*shape, self.features)
         if self.numbers is not None:
             out = out + self.numbers(numbers)
         if self.codes is not None:
