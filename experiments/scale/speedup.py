@@ -3,10 +3,15 @@
     CUDA_VISIBLE_DEVICES=0 python -m experiments.scale.speedup
     torchrun --standalone --nproc-per-node 2 -m experiments.scale.speedup --times 1 2
     torchrun --standalone --nproc-per-node 2 -m experiments.scale.speedup --strategy fsdp
+    python -m experiments.scale.speedup --wait --batches between
 
 Each size is trained by `Forecaster.fit`, and timed from the end of the steps that warm up to the last step,
 the devices waited for at both ends; start, compilation and what `fit` does around them are not counted.
 `--times 1` gives the batch of one device to all of them together, `--times 2` twice as much.
+
+In a run of several processes Lightning waits for the device before each batch. `--wait` does so on one device
+too, and `--batches between` makes batches in the training thread, between its steps: what batches made ahead
+save there can be seen without a second device.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import torch
 
 from ctsattn import Forecaster
 from ctsattn.forecasting import Training
+from ctsattn.forecasting.prefetch import Ahead
 from ctsattn.models import ContinuousTransformer
 from experiments.scale.several_devices import places, series
 from experiments.scale.stamp import stamp, write
@@ -35,10 +41,11 @@ class Pace(lightning.Callback):
     Args:
         warm_up: Steps that do not count.
         steps: Steps of the run.
+        waits: Whether to wait for the device after each step.
     """
 
-    def __init__(self, warm_up: int, steps: int) -> None:
-        self.warm_up, self.steps = warm_up, steps
+    def __init__(self, warm_up: int, steps: int, waits: bool = False) -> None:
+        self.warm_up, self.steps, self.waits = warm_up, steps, waits
         self.seconds = self.peak = 0.0
         self.ends: list[float] = []
 
@@ -46,6 +53,8 @@ class Pace(lightning.Callback):
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Look at the clock; wait for the devices at both ends of what is timed."""
+        if self.waits and torch.cuda.is_available():
+            torch.cuda.synchronize()
         if trainer.global_step > self.warm_up:
             self.ends.append(time.perf_counter())
         if trainer.global_step not in (self.warm_up, self.steps):
@@ -61,7 +70,7 @@ def trained(df: pd.DataFrame, size: tuple[int, int, int], options: argparse.Name
     """Train one size; what it took."""
     width, layers, batch = size
     world, nodes = places()
-    pace = Pace(options.warm_up, options.warm_up + options.steps)
+    pace = Pace(options.warm_up, options.warm_up + options.steps, options.wait)
     training = Training(
         max_steps=pace.steps,
         batch_size=batch,
@@ -90,6 +99,8 @@ def trained(df: pd.DataFrame, size: tuple[int, int, int], options: argparse.Name
         "windows_per_second": round(batch * options.steps / pace.seconds, 1),
         "peak_mib_of_a_device": round(pace.peak, 1),
         "precision": options.precision,
+        "batches": options.batches,
+        "waits": int(options.wait or world > 1),
     }
 
 
@@ -103,8 +114,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--series", type=int, default=512)
     parser.add_argument("--precision", default="bf16-mixed")
+    parser.add_argument("--batches", default="ahead", choices=["ahead", "between"])
+    parser.add_argument("--wait", action="store_true", help="wait for the device after each step")
     parser.add_argument("--results", default="", help="name of the CSV; speedup_<processes>_<strategy>")
     options = parser.parse_args()
+    if options.batches == "between":
+        setattr(Ahead, "__iter__", lambda self: iter(self.batches))  # noqa: B010
     given = iter(options.sizes or ())
     df, rows = series(options.series, 600), []
     for width, layers, batch in list(zip(given, given, given, strict=True)) or SIZES:
