@@ -32,7 +32,10 @@ def are_plain(*tensors: Tensor) -> bool:
     """
     if torch.compiler.is_compiling() or _are_functorch_transforms_active() or is_in_torch_dispatch_mode():
         return False
-    return all(type(x) in (Tensor, Parameter) and x.is_cpu for x in tensors)
+    for x in tensors:  # noqa: SIM110 (a generator takes longer)
+        if type(x) not in (Tensor, Parameter) or not x.is_cpu:
+            return False
+    return True
 
 
 def check_attention_inputs(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
@@ -43,35 +46,46 @@ def check_attention_inputs(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) ->
         ValueError: A shape or device does not fit the others.
     """
     dtype, device = q.dtype, q.device
+    if not (
+        q.dim() == k.dim() == v.dim() == 4
+        and dtype == k.dtype == v.dtype
+        and dtype in FLOATING
+        and device == k.device == v.device
+    ):
+        _refuse_kinds(q, k, v)
+    (batch, heads, _, width), of_k, of_v = q.shape, k.shape, v.shape
+    if not batch == of_k[0] == of_v[0]:
+        raise ValueError(
+            f"`q`, `k` and `v` must have the same batch size, but got {batch}, {of_k[0]} and {of_v[0]}."
+        )
+    if of_k[1] != of_v[1] or of_k[2] != of_v[2]:
+        raise ValueError(
+            f"`k` and `v` must agree in heads and length, but got {list(of_k)} and {list(of_v)}."
+        )
+    if width != of_k[3]:
+        raise ValueError(f"`q` and `k` must have the same width, but got {width} and {of_k[3]}.")
+    if width == 0:
+        raise ValueError("`q` and `k` have the width 0. Give zeros of width 1 if all scores are to be equal.")
+    check_head_counts(heads, of_k[1], enable_gqa)
+
+
+def _refuse_kinds(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Say what is wrong with the axes, dtypes or devices of queries, keys and values."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != 4:
             raise ValueError(
                 f"`{name}` must have the four axes [batch, heads, length, width], but its shape is "
                 f"{list(tensor.shape)}. Add the missing axes with `{name}[None]` or `{name}.unsqueeze`."
             )
-        if tensor.dtype != dtype or dtype not in FLOATING:
+        if tensor.dtype != q.dtype or q.dtype not in FLOATING:
             raise TypeError(
                 f"`q`, `k` and `v` must share one dtype out of float16, bfloat16, float32 and float64, but "
                 f"got {q.dtype}, {k.dtype} and {v.dtype}. Convert them with `.to(q.dtype)` or use autocast."
             )
-        if tensor.device != device:
+        if tensor.device != q.device:
             raise ValueError(
-                f"`q` is on {device}, but `{name}` is on {tensor.device}. Move it with `.to(q.device)`."
+                f"`q` is on {q.device}, but `{name}` is on {tensor.device}. Move it with `.to(q.device)`."
             )
-    if not q.shape[0] == k.shape[0] == v.shape[0]:
-        raise ValueError(
-            f"`q`, `k` and `v` must have the same batch size, but got {q.shape[0]}, {k.shape[0]} and "
-            f"{v.shape[0]}."
-        )
-    if k.shape[1:3] != v.shape[1:3]:
-        raise ValueError(
-            f"`k` and `v` must agree in heads and length, but got {list(k.shape)} and {list(v.shape)}."
-        )
-    if q.shape[3] != k.shape[3]:
-        raise ValueError(f"`q` and `k` must have the same width, but got {q.shape[3]} and {k.shape[3]}.")
-    if q.shape[3] == 0:
-        raise ValueError("`q` and `k` have the width 0. Give zeros of width 1 if all scores are to be equal.")
-    check_head_counts(q.shape[1], k.shape[1], enable_gqa)
 
 
 def check_tensor(name: str, given: object) -> None:
@@ -102,17 +116,17 @@ def check_rows(name: str, tensor: Tensor, batch: int, length: int, device: torch
     Raises:
         ValueError: Another shape, or another device than `device`.
     """
-    fits = tensor.dim() in (1, 2) and tensor.shape[-1] == length
-    if not fits or (tensor.dim() == 2 and tensor.shape[0] != batch and tensor.shape[0] != 1):
+    shape = tensor.shape
+    two = len(shape) == 2
+    if not (two or len(shape) == 1) or shape[-1] != length or (two and shape[0] != batch and shape[0] != 1):
         raise ValueError(
-            f"`{name}` must have the shape [{batch}, {length}] or [{length}], but its shape is "
-            f"{list(tensor.shape)}."
+            f"`{name}` must have the shape [{batch}, {length}] or [{length}], but its shape is {list(shape)}."
         )
     if tensor.device != device:
         raise ValueError(
             f"`q` is on {device}, but `{name}` is on {tensor.device}. Move it with `.to(q.device)`."
         )
-    return tensor if tensor.dim() == 2 and tensor.shape[0] == batch else tensor.expand(batch, length)
+    return tensor if two and shape[0] == batch else tensor.expand(batch, length)
 
 
 def check_clock(name: str, times: Tensor) -> Tensor:

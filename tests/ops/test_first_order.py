@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from ctsattn import continuous_attention
 from ctsattn.ops import Sink, trapezoid_attention
 from ctsattn.ops.continuous import fused
+from ctsattn.ops.continuous.cpu import workers
 from ctsattn.ops.continuous.first_order import smoothed_attention
 from tests.ops.exact import CLOCKS, EMPTY_SHAPES, SHAPES, Inputs, Shape, inputs
 
@@ -150,19 +153,50 @@ def test_the_public_operators_on_cuda_are_those_on_the_cpu_in_value_and_in_gradi
     given = inputs(shape, dtype=dtype)
     options = dict(options)
     mask = torch.rand(shape.batch, shape.keys) > 0.2 if options.pop("holes", False) else None
+
+    def ours(q: Tensor, k: Tensor, v: Tensor, times: Tensor) -> Tensor:
+        return attention(q, k, v, times, key_mask=None if mask is None else mask.to(q.device), **options)
+
+    bounds = [8 * torch.finfo(dtype).eps] * 5
+    if dtype == torch.float32:
+        theirs = partial(stock_attention_with_weights, is_causal="is_causal" in options)
+        bounds = [1.5 * error for error in errors_on_cuda(theirs, given)]
+        bounds[-1] = max(bounds)  # more than the other gradients, that of times is a sum of differences
+    for error, bound in zip(errors_on_cuda(ours, given), bounds, strict=True):
+        assert error <= bound
+
+
+def stock_attention_with_weights(q: Tensor, k: Tensor, v: Tensor, times: Tensor, is_causal: bool) -> Tensor:
+    """The stock kernel for float32 on CUDA on the same inputs, with the logarithm of each key's time as bias.
+
+    `scaled_dot_product_attention` takes it wherever rows in memory and widths suit it; here they do.
+    """
+    gaps = torch.nn.functional.pad(times.diff(dim=-1), (1, 1))
+    bias = ((gaps[:, 1:] + gaps[:, :-1]) / 2).log().to(q.dtype)[:, None, None]
+    if is_causal:
+        later = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
+        bias = bias.masked_fill(later, -torch.inf)
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    width = max(q.shape[-1], v.shape[-1]) + 7 & ~7
+    wide = (torch.nn.functional.pad(x, (0, width - x.shape[-1])).contiguous() for x in (q, k, v))
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION if q.is_cuda else SDPBackend.MATH):
+        out = scaled_dot_product_attention(*wide, attn_mask=bias, scale=q.shape[-1] ** -0.5)
+    return out[..., : v.shape[-1]]
+
+
+def errors_on_cuda(attend: Attention, given: Inputs) -> list[float]:
+    """Relative errors of outputs and of the gradients of q, k, v and times, against float64 on the CPU."""
     found = []
-    for device, wide in (("cuda", dtype), ("cpu", torch.float64)):
+    for device, wide in (("cuda", given.q.dtype), ("cpu", torch.float64)):
         leaves = [x.detach().to(device, wide).requires_grad_() for x in given[:3]]
-        times = given.times.to(device).requires_grad_()
-        visible = None if mask is None else mask.to(device)
+        times = given.times.detach().to(device).requires_grad_()
         # Views that begin in the middle of a row of memory: the kernels need more than that.
         q = torch.cat([leaves[0][..., :1], leaves[0]], dim=-1)[..., 1:]
-        out = attention(q, *leaves[1:], times, key_mask=visible, **options)
+        out = attend(q, *leaves[1:], times)
         out.double().square().sum().backward()
         found.append([out.detach(), *(x.grad for x in (*leaves, times))])
-    for x, y in zip(*found, strict=True):
-        error = (x.double().cpu() - y.double()).norm() / y.double().norm()
-        assert error < 8 * torch.finfo(dtype).eps
+    truths = [x.double() for x in found[1]]
+    return [((x.double().cpu() - y).norm() / y.norm()).item() for x, y in zip(found[0], truths, strict=True)]
 
 
 def published_rule(q: Tensor, k: Tensor, v: Tensor, times: Tensor) -> Tensor:
@@ -186,7 +220,7 @@ def test_trapezoid_attention_is_softmax_with_the_logarithm_of_each_keys_time_as_
     q, k, v, times = inputs(SMALL._replace(kv_heads=4))
     gaps = torch.nn.functional.pad(times.diff(dim=-1), (1, 1))
     bias = ((gaps[:, 1:] + gaps[:, :-1]) / 2).log()[:, None, None]
-    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    expected = scaled_dot_product_attention(q, k, v, attn_mask=bias)
     torch.testing.assert_close(trapezoid_attention(q, k, v, times), expected)
 
 
@@ -390,6 +424,29 @@ def test_the_fused_passes_give_what_tensor_operations_give(
     assert used == [True]
     for x, y in zip(*results, strict=True):
         assert (x - y).abs().max() < 8 * torch.finfo(dtype).eps * y.abs().max()
+
+
+@pytest.mark.parametrize("has_team", [True, False], ids=["threads of torch", "pool"])
+@pytest.mark.parametrize("case", ["all", "past", "past after a sink"])
+def test_any_number_of_threads_gives_the_same(
+    attention: Attention, case: str, has_team: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_team:
+        monkeypatch.setattr(workers, "_TEAM", None)
+    monkeypatch.setattr(workers, "_WORTH_A_TEAM", 0)
+    monkeypatch.setattr(workers, "_WORTH_SHARING", 0)
+    given, before, results = inputs(Shape(5, 4, 2, 13, 13, 16, 8)), torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 7):
+            torch.set_num_threads(threads)
+            leaves = [x.clone().requires_grad_() for x in given[:3]]
+            out = attention(*leaves, given.times, **FUSED[case])
+            results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    finally:
+        torch.set_num_threads(before)
+    for result in results[1:]:
+        for x, y in zip(results[0], result, strict=True):  # the stock kernel's own last bits differ
+            torch.testing.assert_close(x, y, rtol=1e-14, atol=1e-14)
 
 
 def test_with_fewer_queries_than_knots_nothing_is_read_beyond_the_queries(attention: Attention) -> None:

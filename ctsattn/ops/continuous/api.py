@@ -60,6 +60,10 @@ def continuous_attention(
     together: the value of a single key, else the result with unit gaps. Keys at one time among others have no
     weight between them, but their outermost two still shape the pieces next to them.
 
+    **What is not finite.** A key or value that is NaN or infinite and not masked may also spoil outputs that
+    do not see it, those of earlier queries among them: as in `scaled_dot_product_attention`, it is weighted
+    with 0 there, and 0 times NaN is NaN. Mask such a token by `key_mask`, and it is not read.
+
     Args:
         q: Queries `[batch, heads, queries, head_dim]`; float16, bfloat16, float32 or float64.
         k: Keys `[batch, kv_heads, keys, head_dim]`.

@@ -80,7 +80,7 @@ def checked_request(
     check_choice("tail", tail, ("observed", "hold", "cut"))
     if not 0 <= dropout_p < 1:
         raise ValueError(f"`dropout_p` must be at least 0 and less than 1, but got {dropout_p}.")
-    batch, keys, queries, device = k.shape[0], k.shape[2], q.shape[2], q.device
+    (batch, _, keys, width), queries, device = k.shape, q.shape[2], q.device
     if times is not None:
         times = check_rows("times", check_clock("times", times), batch, keys, device)
     if key_mask is not None:
@@ -92,11 +92,12 @@ def checked_request(
             raise ValueError(
                 "`query_times` need the `times` of the keys. Pass `torch.arange(keys)` to count keys."
             )
-    _check_packing(cu_seqlens, cu_seqlens_q, keys, queries, device)
+    if cu_seqlens is not None or cu_seqlens_q is not None:
+        _check_packing(cu_seqlens, cu_seqlens_q, keys, queries, device)
     if query_times is not None and may_look_at_values(query_times):
         check_finite("query_times", query_times)
-    factor = float(q.shape[-1] ** -0.5) if scale is None else _checked_scale(scale)
-    sink = _checked_sink(sink)
+    factor = float(width**-0.5) if scale is None else _checked_scale(scale)
+    sink = None if sink is None else _checked_sink(sink)
     return Request(
         times,
         query_times,
@@ -159,10 +160,8 @@ def _checked_scale(scale: float) -> float:
     return float(scale)
 
 
-def _checked_sink(sink: Sink | tuple | None) -> Sink | None:
+def _checked_sink(sink: Sink | tuple) -> Sink:
     """The sink as a `Sink`, checked."""
-    if sink is None:
-        return None
     if not isinstance(sink, tuple) or len(sink) > 3:
         raise TypeError(f"`sink` must be a `Sink` or a tuple (key, value, gap), but it is {sink!r}.")
     sink = sink if isinstance(sink, Sink) else Sink(*sink)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import NamedTuple
 
 from numba import njit
 from torch import Tensor
 
+from ctsattn.ops.continuous.cpu.rows import call_at, pointer_to, take_one
+
+# What stands in a call before the `Layout`. Of its tasks: their number, the parts that they are taken in, the
+# address of a count for each part, the address of a function that numbers threads, if there is one, whether
+# one has failed. Then the rows of the batch; addresses of the table, of the shares of ends, of scale and
+# share as float64, and of the clock; bytes from a row of the clock to the next, and its kind.
+TASKS, PARTS, COUNTS, WHO, FAILED, BATCH, TABLE, WEIGHTS, FACTORS, CLOCK, CLOCK_STEP, CLOCK_KIND, SIZES = (
+    range(13)
+)
 _SIZES = 11  # fields of `Layout`
+MOST = SIZES + _SIZES + 4 * 10  # numbers of the longest call
 
 
 class Layout(NamedTuple):
@@ -42,16 +53,34 @@ class Layout(NamedTuple):
     itemsize: int
 
 
-def placed(*tensors: Tensor | None) -> list[int]:
-    """Address and first three strides of each tensor, whose columns are neighbours; zeros where none is."""
-    numbers = []
+def call_of(layout: Layout, told: tuple[int, ...], *tensors: Tensor | None) -> array:
+    """What a pass is told: no tasks yet, `BATCH` to `CLOCK_KIND`, and the places of tensors.
+
+    A place is the address and the first three strides, or zeros where there is no tensor. Columns of a tensor
+    are neighbours in memory.
+    """
+    numbers = [0, 0, 0, 0, 0, *told, *layout]
     for x in tensors:
         if x is None:
             numbers += (0, 0, 0, 0)
         else:
             numbers.append(x.data_ptr())
             numbers += x.stride()[:3]
-    return numbers
+    return array("q", numbers)
+
+
+@njit(nogil=True)
+def part_of(call, turn):
+    """Tasks that a thread is given in a turn, from begin to before end; none where others were sooner.
+
+    Each thread comes first to the part with its own number. Torch deals the heads of a stock kernel in the
+    same way, so what one wrote is still in the cache of the one that reads it.
+    """
+    part = (turn + (call_at(call[WHO]) if call[WHO] else 0)) % call[PARTS]
+    if take_one(pointer_to(call[COUNTS] + 8 * part)) != 0:
+        return range(0)
+    size = (call[TASKS] + call[PARTS] - 1) // call[PARTS]
+    return range(part * size, min((part + 1) * size, call[TASKS]))
 
 
 @njit(nogil=True)

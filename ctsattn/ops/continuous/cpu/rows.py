@@ -25,6 +25,38 @@ def _generated(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_generated
+def pointer_to(typing, address):
+    """A pointer for `numba.carray`."""
+
+    def generate(context, builder, sig, args):
+        return builder.inttoptr(args[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), generate
+
+
+@_generated
+def take_one(typing, place):
+    """Add 1 to the integer at a pointer, and give what it was: no two threads are given the same."""
+
+    def generate(context, builder, sig, args):
+        counter = builder.bitcast(args[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", counter, ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return types.int64(types.voidptr), generate
+
+
+@_generated
+def call_at(typing, address):
+    """What the C function without arguments at an address gives, an `int`."""
+
+    def generate(context, builder, sig, args):
+        kind = ir.FunctionType(ir.IntType(32), [])
+        return builder.sext(builder.call(builder.inttoptr(args[0], kind.as_pointer()), []), ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+@_generated
 def load_at(typing, kind, address):
     """The number at an address; `kind` is any array of its dtype."""
 

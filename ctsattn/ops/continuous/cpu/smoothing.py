@@ -11,7 +11,6 @@ import math
 import numpy as np
 from numba import njit
 
-from ctsattn.ops.continuous.cpu.clock import write_row
 from ctsattn.ops.continuous.cpu.places import is_placed, rows_of
 from ctsattn.ops.continuous.cpu.rows import store_at, sum_rows
 
@@ -88,12 +87,8 @@ def copy(table, numbers, layout, batch, head):
 
 
 @njit(nogil=True)
-def prepare_row(clock, are_times, numbers, layout, table, gaps, share, batch):
+def prepare_row(numbers, layout, table, gaps, share, batch):
     """Do all that stands before the stock kernel in one row; see `passes.prepare`."""
-    if not are_times:
-        gaps[:] = clock[batch]
-    elif not write_row(clock[batch], gaps):
-        return False
     bias, _ = rows_of(numbers, 4, batch, 0)
     if not weigh(gaps, share, layout, table, bias, batch):
         return False
