@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,8 +33,8 @@ from ctsattn.forecasting.training import own_randomness
 from experiments.benchmarks import rows
 from experiments.benchmarks.plan import Run, read_plan
 from experiments.benchmarks.report import write
-from experiments.benchmarks.tasks import RowTask
-from experiments.benchmarks.work import make_task, peak_mib
+from experiments.benchmarks.tasks import RowTask, row_task
+from experiments.benchmarks.work import peak_mib
 
 PLAN = Path(__file__).parent / "configs" / "blocked.toml"
 RESULTS = rows.RESULTS / "search" / "blocked.csv"
@@ -68,6 +69,11 @@ def left_out(task: RowTask, stretch: tuple[int, int], stride: int) -> RowTask:
     return replace(task, windows=parts)
 
 
+def _place() -> torch.device:
+    """Where networks are fitted and asked."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def fit(network: Any, task: RowTask, seed: int) -> None:
     """The closed-form start of a network from all training windows, in random order.
 
@@ -77,28 +83,36 @@ def fit(network: Any, task: RowTask, seed: int) -> None:
     order = np.random.default_rng(seed).permutation(len(cut))
     size = max(1, _TOGETHER // (task.channels * (cut.lookback + cut.horizon)))
     cuts = [_FIRST, *range(_FIRST + size, len(order), size)]
+    place = _place()
     with own_randomness(seed):
-        network.warm_up(task.batch("train", part) for part in np.split(order, cuts) if len(part))
+        parts = (task.batch("train", part) for part in np.split(order, cuts) if len(part))
+        network.to(place).warm_up(part.to(place) for part in parts)
 
 
 def errors(network: Any, task: RowTask) -> np.ndarray:
     """Mean squared error `[steps]` over the windows and channels of the validation part."""
     cut = task.windows["val"]
     size = max(1, _TOGETHER // (task.channels * (cut.lookback + cut.horizon)))
-    sums = torch.zeros(cut.horizon, dtype=torch.float64)
+    sums, place = torch.zeros(cut.horizon, dtype=torch.float64), _place()
     with torch.inference_mode():
         for chosen in task.chunks("val", size):
             batch = task.batch("val", chosen)
-            miss = network.head.mean(network(batch)).double() - batch.future_values.double()
+            said = network.head.mean(network(batch.to(place))).cpu().double()
+            miss = said - batch.future_values.double()
             sums += (miss * batch.scale[..., None]).square().sum(dim=(0, 1))
     return sums.numpy() / (len(cut) * task.channels)
+
+
+@cache
+def _task(data: str, lookback: int, horizon: int, scaler: str) -> RowTask:
+    """The windows of a set, for all settings that see the same."""
+    return row_task(data, lookback, horizon, scaler=scaler, joint=True)
 
 
 def do(run: Run, number: int) -> list[dict[str, Any]]:
     """Fit to all stretches but one and forecast it; a row for each horizon."""
     torch.set_num_threads(1)
-    whole = make_task(run)
-    assert isinstance(whole, RowTask)
+    whole = _task(run.data, run.lookback, run.horizon, run.config().scaler)
     chosen = stretches(whole, LONGEST.get(run.data, 1440))[number]
     task = left_out(whole, chosen, STRIDES.get(run.data, 1))
     with own_randomness(run.seed):
@@ -106,7 +120,7 @@ def do(run: Run, number: int) -> list[dict[str, Any]]:
     started = time.perf_counter()
     fit(network, task, run.seed)
     seconds = round(time.perf_counter() - started, 3)
-    by_step = errors(network.cpu().eval(), task)
+    by_step = errors(network.eval(), task)
     values = {horizon: float(by_step[:horizon].mean()) for horizon in HORIZONS[run.horizon]}
     return [
         _stamp(run, number, seconds) | {"horizon": horizon, "value": repr(value)}
