@@ -180,8 +180,9 @@ class Learner(lightning.LightningModule):
             {"params": decayed, "weight_decay": options.weight_decay},
             {"params": plain, "weight_decay": 0.0},
         ]
-        # all weights in one step of the optimiser; where losses are scaled or weights are spread it cannot be
-        fused = options.precision != "16-mixed" and options.strategy != "fsdp"
+        # all weights in one step; Lightning would not clip gradients then where it lowers the precision
+        lowered = options.precision != "32-true" or {"precision", "plugins"} & options.trainer.keys()
+        fused = not lowered and options.strategy != "fsdp"
         groups = [group for group in groups if group["params"]]
         optimiser = torch.optim.AdamW(groups, lr=options.learning_rate, fused=fused)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, self._rate_at)

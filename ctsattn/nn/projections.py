@@ -50,18 +50,28 @@ class AttentionProjections(nn.Module):
             self.register_buffer("log_temperature", torch.zeros(num_heads), persistent=False)
         self.rotary = TimeRotary(self.head_dim, frequencies)
 
-    def queries(self, x: Tensor, times: Tensor) -> Tensor:
-        """Queries `[batch, heads, queries, head_dim]` of `x` `[batch, queries, d_model]` at their `times`."""
+    def queries(self, x: Tensor, times: Tensor, angles: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Queries `[batch, heads, queries, head_dim]` of `x` `[batch, queries, d_model]` at their `times`.
+
+        `angles` are those of `TimeRotary.angles` at the times, where they are known.
+        """
+        angles = self.rotary.angles(times) if angles is None else angles
         # the temperatures scale the small map instead of all queries
         sharpness = torch.exp(-self.log_temperature).repeat_interleave(self.head_dim)
         q = nn.functional.linear(x, self.to_query.weight * sharpness[:, None])
-        return self.rotary(q.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2), times)
+        return self.rotary.turn(q.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2), angles)
 
-    def keys_values(self, x: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values `[batch, kv_heads, length, head_dim]` of `x` `[batch, length, d_model]`."""
+    def keys_values(
+        self, x: Tensor, times: Tensor, angles: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values `[batch, kv_heads, length, head_dim]` of `x` `[batch, length, d_model]`.
+
+        `angles` as for `queries`.
+        """
+        angles = self.rotary.angles(times) if angles is None else angles
         both = self.to_key_value(x).unflatten(-1, (2, self.num_kv_heads, self.head_dim))
         k, v = both.permute(2, 0, 3, 1, 4)
-        return self.rotary(k, times), v
+        return self.rotary.turn(k, angles), v
 
     def merge(self, heads: Tensor) -> Tensor:
         """Bring heads `[batch, heads, queries, head_dim]` back to `[batch, queries, d_model]`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,11 +71,51 @@ class TimeRotary(nn.Module):
 
     def forward(self, x: Tensor, times: Tensor) -> Tensor:
         """Turn `x` `[batch, heads, length, head_dim]` by its `times` `[batch, length]`."""
-        turned = 2 * self.frequencies.numel()
-        if turned == 0:
-            return x
+        return self.turn(x, self.angles(times))
+
+    def angles(self, times: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine `[batch, 1, length, frequencies]` at `times` `[batch, length]`."""
         frequencies = self.frequencies.to(torch.promote_types(times.dtype, torch.float32))
         angles = times[:, None, :, None] * frequencies
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        first, second, rest = x.split([turned // 2, turned // 2, x.shape[-1] - turned], dim=-1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
+        return angles.cos(), angles.sin()
+
+    def turn(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+        """Turn `x` `[batch, heads, length, head_dim]` by what `angles` said."""
+        if self.frequencies.numel() == 0:
+            return x
+        cos, sin = (part.to(x.dtype) for part in angles)
+        if cos.requires_grad or torch.compiler.is_compiling():
+            return _turned(x, cos, sin)
+        return _Turn.apply(x, cos, sin)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    turned = cos.shape[-1]
+    first, second, rest = x.split([turned, turned, x.shape[-1] - 2 * turned], dim=-1)
+    ahead = torch.addcmul(first * cos, second, sin, value=-1)
+    return torch.cat([ahead, torch.addcmul(second * cos, first, sin), rest], dim=-1)
+
+
+class _Turn(torch.autograd.Function):
+    """A turn whose gradient is the turn back, in half of the steps that autograd would take."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return _turned(x, cos, sin)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        _, cos, sin = inputs
+        ctx.save_for_backward(cos, sin)
+        ctx.save_for_forward(cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        cos, sin = ctx.saved_tensors
+        return _Turn.apply(grad_outputs[0], cos, -sin), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Any) -> Any:
+        return _turned(grad_inputs[0], *ctx.saved_tensors)

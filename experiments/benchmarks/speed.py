@@ -67,7 +67,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
         "PatchTST": {"hidden_size": 16, "n_heads": 4, "linear_hidden_size": 128, "encoder_layers": 3},
     },
     "default": {
-        _OURS: {"d_model": 144, "num_layers": 4, "num_heads": 8, "patch": 16, "stride": 8},
+        _OURS: {"d_model": 144, "num_layers": 4, "num_heads": 4, "patch": 16, "stride": 8},
         "PatchTST": {"hidden_size": 128, "n_heads": 16, "linear_hidden_size": 256, "encoder_layers": 3},
     },
 }

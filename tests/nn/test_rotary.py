@@ -58,3 +58,20 @@ def test_ladder_holds_the_periods_that_a_gap_resolves():
     assert ladder[0] == pytest.approx(2 * math.pi / 24)
     assert len(ladder) == 6
     assert max(ladder) <= 0.5
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
+def test_gradients_of_a_turn_are_those_of_finite_differences_to_second_order():
+    rotary, times = TimeRotary(6, (0.7, 0.2)), torch.rand(1, 3, dtype=F64)
+    x = torch.randn(1, 2, 3, 6, dtype=F64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda y: rotary(y, times), (x,), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(lambda y: rotary(y, times), (x,))
+    asked = times.clone().requires_grad_()
+    assert torch.autograd.gradcheck(rotary, (x, asked))
+
+
+def test_turns_can_be_mapped_over_batches():
+    rotary, times = TimeRotary(6, (0.7, 0.2)), torch.rand(1, 3)
+    x = torch.randn(5, 1, 2, 3, 6)
+    together = torch.func.vmap(torch.func.grad(lambda y: rotary(y, times).square().sum()))(x)
+    torch.testing.assert_close(together, 2 * x)

@@ -221,6 +221,7 @@ class AttentionMixer(Mixer):
     def _heads(
         self, queries: Tensor, query_times: Tensor, memory: Tensor, times: Tensor, mask: Tensor | None
     ) -> Heads:
-        k, v = self.projections.keys_values(memory, times)
-        q = self.projections.queries(queries, query_times)
+        angles = self.projections.rotary.angles(times)
+        k, v = self.projections.keys_values(memory, times, angles)
+        q = self.projections.queries(queries, query_times, angles if query_times is times else None)
         return Heads(q, k, v, times, mask, self.sink(k, v, mask))
