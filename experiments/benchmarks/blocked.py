@@ -104,15 +104,15 @@ def errors(network: Any, task: RowTask) -> np.ndarray:
 
 
 @cache
-def _task(data: str, lookback: int, horizon: int, scaler: str) -> RowTask:
+def windows_of(data: str, lookback: int, horizon: int) -> RowTask:
     """The windows of a set, for all settings that see the same."""
-    return row_task(data, lookback, horizon, scaler=scaler, joint=True)
+    return row_task(data, lookback, horizon, scaler="none", joint=True)
 
 
 def do(run: Run, number: int) -> list[dict[str, Any]]:
     """Fit to all stretches but one and forecast it; a row for each horizon."""
     torch.set_num_threads(1)
-    whole = _task(run.data, run.lookback, run.horizon, run.config().scaler)
+    whole = replace(windows_of(run.data, run.lookback, run.horizon), scaler=run.config().scaler)
     chosen = stretches(whole, LONGEST.get(run.data, 1440))[number]
     task = left_out(whole, chosen, STRIDES.get(run.data, 1))
     with own_randomness(run.seed):
@@ -202,7 +202,7 @@ def read(path: Path = RESULTS) -> list[Found]:
 
 
 def report(found: Sequence[Found]) -> str:
-    """Markdown: what is chosen for each data set, and what each change of the chosen setting gives."""
+    """Markdown: what is chosen for each data set, and what each change of the plain setting gives."""
     lines = ["| data | chosen | MSE | settings within its standard error |", "| --- | --- | ---: | ---: |"]
     for one in found:
         close = int((one.table["more"] <= one.table["error"]).sum())
@@ -218,13 +218,18 @@ def report(found: Sequence[Found]) -> str:
 
 
 def _changes(one: Found) -> dict[str, str]:
-    """In per cent of the MSE, with its standard error, what settings with one difference give."""
-    base, cells = _parts(one.runs[one.chosen]), {}
-    for run, logs in zip(one.runs, one.logs, strict=True):
-        parts = _parts(run)
-        differ = [key for key in base if base[key] != parts[key]]
+    """In per cent of the MSE, with its standard error, what one change of the plain setting gives.
+
+    Plain is one kernel over the chosen look-back, from the mean of windows that are scaled.
+    """
+    plain = {"from": "the mean", "scaled": True, "averaged": False, "by phase": False, "by target": False}
+    plain = {"look-back": one.runs[one.chosen].lookback, **plain}
+    known = [_parts(run) for run in one.runs]
+    base, cells = one.logs[known.index(plain)], {}
+    for parts, logs in zip(known, one.logs, strict=True):
+        differ = [key for key in plain if plain[key] != parts[key]]
         if len(differ) == 1 or differ == ["by phase", "by target"]:
-            less = 100 * (logs - one.logs[one.chosen])
+            less = 100 * (logs - base)
             name = " and ".join(_named(key, parts[key]) for key in differ)
             cells[name] = f"{less.mean():+.1f} ± {less.std(ddof=1) / np.sqrt(len(less)):.1f}"
     return cells
@@ -244,14 +249,11 @@ def _parts(run: Run) -> dict[str, Any]:
 
 
 def _named(key: str, value: Any) -> str:
-    """A difference in words."""
+    """A change in words."""
     if key in ("look-back", "from"):
         return f"{key} {value}"
-    plain = {"scaled": "windows in their own units", "averaged": "no average over look-backs"}
-    other = {"scaled": "windows scaled", "averaged": "kernels averaged over look-backs"}
-    if key in plain:
-        return (other if value else plain)[key]
-    return f"{key}" if value else f"not {key}"
+    other = {"scaled": "windows in their own units", "averaged": "kernels averaged over look-backs"}
+    return other.get(key, key)
 
 
 def _order(name: str) -> tuple[bool, int, str]:
