@@ -108,7 +108,7 @@ class ObservationTokens(nn.Module):
         self.gap = spec.median_gap
         self.token_gap = spec.median_gap
         self.ranks = ranks
-        self.embed = channel_linear(spec, 4 + (ranks is not None), d_model, own_maps)
+        self.embed = channel_linear(spec.num_channels, 4 + (ranks is not None), d_model, own_maps)
 
     def forward(self, batch: Batch, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens `[batch, channels, length, d_model]`, their times and mask; `context` is added to each."""

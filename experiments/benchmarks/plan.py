@@ -41,6 +41,7 @@ class Run:
         windows: Windows of a part to evaluate, spread evenly; 0 for all.
         test: Whether to evaluate the test part; false while choosing on validation.
         load: Options of `ctsattn.datasets.load`, for synthetic families.
+        members: Networks that are trained from seeds of their own and whose forecasts are averaged.
         start: Batches of the closed-form start at most; 0: every training window that memory has room for.
     """
 
@@ -60,6 +61,7 @@ class Run:
     test: bool = True
     load: Mapping[str, Any] = field(default_factory=dict)
     start: int = 0
+    members: int = 1
 
     @property
     def kind(self) -> str:
@@ -94,6 +96,8 @@ class Run:
             raise ValueError(f"No model is called `{self.model}`. There are {', '.join(MODELS)}.")
         if self.kind == "rows" and not (self.lookback and self.horizon):
             raise ValueError(f"`{self.data}` needs a lookback and a horizon, in rows.")
+        if self.members > 1 and (self.kind == "series" or self.point != "mean"):
+            raise ValueError("`members` are averaged for the means of `rows` and `records` alone.")
         self.config()
         return self
 

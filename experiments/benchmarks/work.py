@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import nn
 from ctsattn import datasets
 from ctsattn.data.batch import Batch
 from ctsattn.datasets.protocols import Errors
-from ctsattn.forecasting.training import Training, own_randomness, train
+from ctsattn.forecasting.training import Training, TrainingLog, own_randomness, train
 from experiments.benchmarks import rows
 from experiments.benchmarks.order import EVALUATED
 from experiments.benchmarks.plan import Run
@@ -30,6 +30,7 @@ _WARM_UP_WINDOWS = 1024  # channels' windows in each batch of them
 _WARM_UP_RECORDS = (14, 512)  # batches, and records in each; of most channels a record says little
 _WARM_UP_SEED = 2**16  # apart from the seeds of training
 _ON_GPU = 4  # times as many rows evaluated at once
+_MEMBER_SEED = 1000  # from one member of a run to the next
 _QUANTILES = tuple(np.round(np.arange(0.1, 0.91, 0.1), 1))
 
 
@@ -115,17 +116,11 @@ def make_task(run: Run) -> Task:
 
 def _tabular(run: Run) -> Outcome:
     """Train on a task's windows and evaluate each window of validation and test once."""
-    task, training = make_task(run), Training(**run.training)
-    training.check()
-    with own_randomness(run.seed):
-        network = run.config().build(task.spec)
-    log = None
+    task = make_task(run)
     started = time.perf_counter()
-    if getattr(network, "trainable", True):
-        fit_closed_form(network, task, run)
-        held = Rounds(task, EVALUATED) if training.patience is not None else None
-        batches = _Stream(task, training.batch_size, run.seed)
-        log = train(network, batches, held, training, seed=run.seed)
+    trained = [_trained(replace(run, seed=member_seed(run.seed, i)), task) for i in range(run.members)]
+    log = trained[0][1]
+    network = trained[0][0] if run.members == 1 else Members([network for network, _ in trained])
     fitted = time.perf_counter()
     scores = _scores("val", evaluate(network, task, "val", run.point), run)
     validated = time.perf_counter()
@@ -134,6 +129,52 @@ def _tabular(run: Run) -> Outcome:
     predicted = time.perf_counter() - validated
     params = sum(p.numel() for p in network.parameters() if p.requires_grad)
     return Outcome(scores, fitted - started if log else 0.0, predicted, params, log.steps if log else 0)
+
+
+def member_seed(seed: int, member: int) -> int:
+    """The seed of a member of a run; the first has the run's own."""
+    return seed + _MEMBER_SEED * member
+
+
+def _trained(run: Run, task: Task) -> tuple[nn.Module, TrainingLog | None]:
+    """A network for a task, trained where it can be."""
+    training = Training(**run.training)
+    training.check()
+    with own_randomness(run.seed):
+        network = run.config().build(task.spec)
+    if not getattr(network, "trainable", True):
+        return network, None
+    fit_closed_form(network, task, run)
+    held = Rounds(task, EVALUATED) if training.patience is not None else None
+    batches = _Stream(task, training.batch_size, run.seed)
+    return network, train(network, batches, held, training, seed=run.seed)
+
+
+class Members(nn.Module):
+    """Networks whose mean forecasts are averaged; it returns the forecasts and is its own head."""
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    @property
+    def head(self) -> Members:
+        """Reads what `forward` returns."""
+        return self
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Mean forecast `[batch, targets, queries]`."""
+        said = [_mean_of(network, batch) for network in self.networks]
+        return torch.stack(said).mean(dim=0)
+
+    def mean(self, params: torch.Tensor) -> torch.Tensor:
+        """The forecast itself."""
+        return params
+
+
+def _mean_of(network: Any, batch: Batch) -> torch.Tensor:
+    """Mean forecast `[batch, targets, queries]` of a network, in scaled units."""
+    return network.head.mean(network(batch))
 
 
 def _device() -> torch.device:

@@ -22,7 +22,7 @@ from experiments.benchmarks.plan import Run, expand, read_plan
 from experiments.benchmarks.records import record_task
 from experiments.benchmarks.run import main
 from experiments.benchmarks.tasks import RowTask, row_task
-from experiments.benchmarks.work import evaluate
+from experiments.benchmarks.work import Members, do, evaluate
 
 CONFIGS = Path(report.__file__).parent / "configs"
 
@@ -179,6 +179,21 @@ def test_records_are_asked_at_the_times_of_the_protocol():
     assert batch.past_values.shape[1] == 3
     observed = batch.future_observed & batch.future_mask[:, None]
     assert observed.any(1)[batch.future_mask].all(), "every asked time was observed in some variable"
+
+
+def test_members_are_averaged_and_the_first_is_the_run_of_one():
+    task = _task(joint=True)
+    models = [LastValue().build(task.spec), SeasonalNaive(period=24.0).build(task.spec)]
+    batch = task.batch("test", np.arange(3))
+    apart = [model.head.mean(model(batch)) for model in models]
+    assert torch.allclose(Members(models)(batch), (apart[0] + apart[1]) / 2)
+    load = {"series": 8, "observations": 30}
+    run = Run("physiome_epidemic", "linear", load=load, training={"max_steps": 2, "accelerator": "cpu"})
+    one, two = (do(replace(run, members=count)) for count in (1, 2))
+    assert one[0]["value"] != two[0]["value"] and one[0]["params"] * 2 == two[0]["params"]
+    assert run.hash == replace(run, members=1).hash != replace(run, members=2).hash
+    with pytest.raises(ValueError, match="averaged for the means"):
+        replace(run, members=2, point="median").check()
 
 
 def test_moved_windows_stand_beside_the_protocols_in_training_alone():
