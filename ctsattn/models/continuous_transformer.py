@@ -50,8 +50,8 @@ class ContinuousTransformer:
             observation is seen by later ones of every channel. For many sparse channels. With `mix_channels`
             off, a question reads the whole sequence and no other question, and training answers only what
             was observed, at a fraction of the cost.
-        own_maps: Whether each channel has maps of its own, besides the shared ones, from what it shows to
-            features and from features to forecasts. For channels that mean different things.
+        own_maps: Whether each channel has a map of its own, besides the shared one, from what it shows to
+            features. For channels that mean different things.
         show_ranks: Whether tokens show the place of a value among all of its channel, which wild values do
             not blur. For tokens that are observations.
         show_level: Whether questions know the last value and the mean of their channel.
@@ -200,7 +200,7 @@ class ContinuousTransformerNetwork(nn.Module):
         self.head: Head = head if config.balance is None else WeightedHead(head, spec.num_targets)
         self.spread = Spread(spec, self.head.num_params - 1)
         self.gate = nn.Linear(d_model, self.linear.num_anchors)
-        self.out = channel_linear(spec.num_targets, d_model, self.head.num_params, config.own_maps)
+        self.out = nn.Linear(d_model, self.head.num_params)
         for layer in (self.effect, self.gate, self.out):
             for start in () if layer is None else layer.parameters():
                 nn.init.zeros_(start)
