@@ -187,6 +187,41 @@ def test_an_ordinary_request_goes_from_times_to_outputs_and_back(kernels, clock,
         torch.testing.assert_close(ours, plain, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("knots", [63, 64, 65, 128, 129, 193])
+@pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "full"])
+@pytest.mark.parametrize("alone", [True, False], ids=["a program a row", "a program a tile"])
+def test_rows_that_end_with_a_tile_or_just_after_it(kernels, knots, is_causal, alone, monkeypatch):
+    """The knot after a tile of 64 pieces is the first of the next tile, which has to exist."""
+    monkeypatch.setattr(kernels.launch, "FEWEST_ROWS", 1 if alone else 1000)
+    case = problem(queries=knots, knots=knots, head_dim=16, value_dim=16)
+    found = {}
+    for backend in ("triton", "reference"):
+        tensors = [x.detach().clone().requires_grad_() for x in case[:3]]
+        out = continuous_attention(
+            *tensors, case.gaps.cumsum(-1), is_causal=is_causal, backend=backend, enable_gqa=True
+        )
+        found[backend] = (out, *torch.autograd.grad((out * case.out_weight).sum(), tensors))
+    for ours, plain in zip(found["triton"], found["reference"], strict=True):
+        torch.testing.assert_close(ours, plain, rtol=5e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize("place", [0, 70, 149])
+def test_a_loud_knot_without_weight_does_no_harm(kernels, monkeypatch, place):
+    """Its exponential would be infinite: where there is one, the backward pass bounds exponents."""
+    monkeypatch.setitem(kernels.launch.KINDS, torch.float32, kernels.launch.KINDS[torch.bfloat16])
+    case = problem("full", queries=20, knots=150, heads=1)
+    times = torch.arange(150.0)
+    times[max(place - 1, 0) : place + 2] = times[place]
+    case.k[:, :, place] *= 1000
+    found = {}
+    for backend in ("triton", "reference"):
+        tensors = [x.detach().clone().requires_grad_() for x in case[:3]]
+        out = continuous_attention(*tensors, times.expand(1, -1), backend=backend, enable_gqa=True)
+        found[backend] = (out, *torch.autograd.grad((out * case.out_weight).sum(), tensors))
+    for ours, plain in zip(found["triton"], found["reference"], strict=True):
+        assert (ours - plain).norm() <= 1e-3 * plain.norm()
+
+
 def test_causal_queries_may_begin_at_a_later_key(kernels):
     case = problem("causal", queries=30, knots=30)
     whole = continuous_attention(*case[:3], is_causal=True, backend="triton", enable_gqa=True)

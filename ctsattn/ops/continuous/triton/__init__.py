@@ -9,6 +9,7 @@ from ctsattn.ops.continuous.request import Request
 from ctsattn.ops.continuous.triton.launch import (
     KINDS,
     Sight,
+    chunks_of,
     interpreted,
     launch_backward,
     launch_forward,
@@ -17,7 +18,7 @@ from ctsattn.ops.continuous.triton.launch import (
 from ctsattn.ops.mapping import fold_into_batch
 
 _MAX_DIM = 256
-_FLAT = 1 << 30  # `primitives.FLAT`
+_FLAT = 1 << 30  # `views.FLAT`
 _CAUSAL, _FULL = 1, 2  # `Sight.kind`
 
 
@@ -135,11 +136,11 @@ def _(q, k, v, gaps, first, last, scale, simple, fill):
 @torch.library.custom_op("ctsattn::clocked_continuous_attention", mutates_args=())
 def _clocked_attention(
     q: Tensor, k: Tensor, v: Tensor, times: Tensor | None, scale: float, causal: bool, offset: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Outputs, log-sum-exps, gaps, and the first knot of each row before which time has passed."""
-    gaps, begin = launch_gaps(times, k)
-    kind = _CAUSAL if causal else _FULL
-    return *launch_forward(q, k, v, gaps, Sight(begin, begin, kind, offset, True, True), scale), gaps, begin
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Outputs, log-sum-exps, and the results of `launch_gaps`."""
+    clock = launch_gaps(times, k)
+    sight = Sight(*clock[1:], _CAUSAL if causal else _FULL, offset, True, True)
+    return *launch_forward(q, k, v, clock[0], sight, scale), *clock
 
 
 @_clocked_attention.register_fake
@@ -147,7 +148,8 @@ def _(q, k, v, times, scale, causal, offset):
     out = q.new_empty((*q.shape[:3], v.shape[-1]))
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     gaps = q.new_empty((k.shape[0], k.shape[2]), dtype=torch.float32)
-    return out, lse, gaps, q.new_empty((k.shape[0],), dtype=torch.int32)
+    begin = q.new_empty((k.shape[0],), dtype=torch.int32)
+    return out, lse, gaps, begin, q.new_empty((k.shape[0], chunks_of(k.shape[2])), dtype=torch.int32)
 
 
 @torch.library.custom_op("ctsattn::continuous_attention_backward", mutates_args=())
@@ -209,11 +211,11 @@ def _differentiate_clocked(ctx, grad_out, *_unused):
     """Gradients of all arguments of `_clocked_attention`, of which only the outputs are used."""
     if grad_out is None:
         return (None,) * 7
-    q, k, v, out, lse, gaps, begin = ctx.saved_tensors
+    q, k, v, out, lse, gaps, begin, weightless = ctx.saved_tensors
     kind = _CAUSAL if ctx.causal else _FULL
     dq, dk, dv, _ = _attention_backward(
-        _rows(grad_out), None, q, k, v, gaps, begin, begin, out, lse, ctx.scale, kind, ctx.offset, True, True,
-        False,
+        _rows(grad_out), None, q, k, v, gaps, begin, weightless, out, lse, ctx.scale, kind, ctx.offset, True,
+        True, False,
     )  # fmt: skip
     return dq, dk, dv, None, None, None, None
 

@@ -1,9 +1,10 @@
 """Triton: the backward pass, without atomic operations, so that it gives the same bits each time.
 
-Two kernels find the weights again from the log-sum-exp. One holds a tile of knots and walks over the queries:
-`backward_knots.py`. The other, here, holds a block of queries and walks over the knots. With `g = dO·v - D`,
-`D = dO·O - dlse`, weights `w` relative to their sum, and for each piece its shares `left` and `right` and its
-`c` (`primitives.py`), the score of a knot has the gradient
+Two kernels find the weights again from the log-sum-exp. One holds a tile of knots and walks over the
+queries: `backward_knots.py`. The other, here, holds a block of queries and walks over the knots. (For many
+short rows the first does all, one row a program.) With `g = dO·v - D`, `D = dO·O - dlse`, weights `w`
+relative to their sum, and for each piece its shares `left` and `right` and its `c` (`primitives.py`), the
+score of a knot has the gradient
 
     w g + h_after - h_before,     h = c (g1 - g0)
 
@@ -13,20 +14,20 @@ where `h_before` and `h_after` belong to the pieces before and after the knot.
 import triton
 import triton.language as tl
 
-from ctsattn.ops.continuous.triton.gradients import (
-    tile_gradients,
-)
-from ctsattn.ops.continuous.triton.primitives import (
-    LOG2E,
-    RUNS,
+from ctsattn.ops.continuous.triton.clock import CHUNK
+from ctsattn.ops.continuous.triton.columns import RUNS, is_last_run, tile_offsets
+from ctsattn.ops.continuous.triton.gradients import open_tile_gradients, tile_gradients
+from ctsattn.ops.continuous.triton.primitives import LOG2E
+from ctsattn.ops.continuous.triton.views import (
+    HIDDEN,
+    block_limits,
     gaps_of_rows,
     hide,
     load_gaps,
     load_rows,
     pieces_seen,
     read_limits,
-    tile_offsets,
-    visible_tiles,
+    whole_tiles,
 )
 
 
@@ -77,42 +78,80 @@ def attention_bwd_prepare_kernel(
 
 @triton.jit
 def query_gradients_tile(
-    dq, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, n0, first, last, flat,
-    num_knots, head_dim, value_dim, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV:
-    tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, FILL: tl.constexpr, SIMPLE:
-    tl.constexpr, SCALED: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
-    PRECISION: tl.constexpr,
+    dq, s_next, g_next, a_next, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, n0, first,
+    last, flat, num_knots, head_dim, value_dim, scale, BM: tl.constexpr, BN: tl.constexpr, PIECES:
+    tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, MASK:
+    tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, TERMS: tl.constexpr, RADIUS:
+    tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, CLAMP: tl.constexpr,
 ):  # fmt: skip
-    """Add what one tile of knots gives to the gradients of a block of queries."""
-    local = tile_offsets(BN)
+    """Add what one tile of pieces gives to the gradients of a block of queries.
+
+    `PIECES`: as many as columns, then each gradient belongs to the knot after its column, and the keys are
+    loaded twice; or fewer by `RUNS`, then runs share their end knots. The former suits short rows.
+    """
+    local = tile_offsets(BN, PIECES)
     k = load_rows(k_ptr, stride_k, local, head_dim, n0, num_knots, MASK, EVEN, D)
     v = load_rows(v_ptr, stride_v, local, value_dim, n0, num_knots, MASK, EVEN_V, DV)
-    gap, end = load_gaps(gap_ptr, n0, num_knots, BN)
+    gap, end = load_gaps(gap_ptr, n0, num_knots, BN, PIECES)
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     g = tl.dot(grad_out, tl.trans(v), input_precision=PRECISION) - delta[:, None]
     if not SCALED:
         s = s * (0.5 * scale if TERMS == 0 else scale)
-    gap, end = gaps_of_rows(gap, end, flat, BM, BN, MASK and FILL, 0.25 if TERMS == 0 else 1.0)
+    gap, end = gaps_of_rows(gap, end, flat, BM, BN, PIECES, MASK and FILL, 0.25 if TERMS == 0 else 1.0)
     if MASK:
         if TERMS == 0:
-            gap = tl.where(pieces_seen(s, n0, first, last, BN, SIMPLE), gap, 0.0)
+            gap = tl.where(pieces_seen(s, n0, first, last, BN, PIECES, SIMPLE), gap, 0.0)
         else:
-            s = hide(s, n0, first, last, end, BN, SIMPLE)
-    _w, a, _t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, False, True)
-    return tl.dot(a.to(k.dtype), k, dq, input_precision=PRECISION)
+            s = hide(s, n0, first, last, end, BN, PIECES, SIMPLE)
+    if PIECES == BN:
+        a, s_next, g_next, a_next = open_tile_gradients(
+            s, g, gap, lse, s_next, g_next, a_next, BM, BN, TERMS, RADIUS, FAST, MASK or CLAMP
+        )
+        k = load_rows(k_ptr, stride_k, local, head_dim, n0, num_knots, MASK, EVEN, D, True)
+    else:
+        _w, a, _t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, False, MASK or CLAMP)
+    return tl.dot(a.to(k.dtype), k, dq, input_precision=PRECISION), s_next, g_next, a_next
+
+
+@triton.jit
+def masked_query_gradients(
+    dq, s_next, g_next, a_next, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, begin,
+    tiles, first, last, flat, num_knots, head_dim, value_dim, scale, BM: tl.constexpr, BN: tl.constexpr,
+    PIECES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, FILL:
+    tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
+    tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Add tiles that not every query sees whole, from knot `begin` on, from the last to the first."""
+    for i in tl.range(0, tiles):
+        dq, s_next, g_next, a_next = query_gradients_tile(
+            dq, s_next, g_next, a_next, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_k, stride_v,
+            begin + (tiles - 1 - i) * PIECES, first, last, flat, num_knots, head_dim, value_dim, scale, BM,
+            BN, PIECES, D, DV, EVEN, EVEN_V, True, FILL, SIMPLE, SCALED, TERMS, RADIUS, FAST, PRECISION, True,
+        )  # fmt: skip
+    return dq, s_next, g_next, a_next
+
+
+@triton.jit
+def every_knot_has_weight(ptr, chunks, MANY: tl.constexpr):
+    """Whether all of `chunks` marks of a row are 0; see `clock.gaps_kernel`."""
+    weightless = 0
+    for start in range(0, chunks, MANY):
+        i = start + tl.arange(0, MANY)
+        weightless |= tl.max(tl.load(ptr + i, mask=i < chunks, other=0), 0)
+    return weightless == 0
 
 
 @triton.jit(do_not_specialize=["heads", "num_queries", "num_knots", "offset"])
 def attention_bwd_queries_kernel(
-    q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr,
-    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
-    stride_gb, stride_gh, stride_gn, heads, groups, num_queries, num_knots, head_dim, value_dim, scale,
-    offset, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr,
-    EVEN_V: tl.constexpr, DENSE: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE:
+    q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, stride_qb,
+    stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_gb,
+    stride_gh, stride_gn, heads, groups, num_queries, num_knots, head_dim, value_dim, scale, offset, BM:
+    tl.constexpr, BN: tl.constexpr, PIECES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN:
+    tl.constexpr, EVEN_V: tl.constexpr, DENSE: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE:
     tl.constexpr, SCALED: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one block of queries of one head."""
+    """Gradients of one block of queries of one head; `PIECES`: see `query_gradients_tile`."""
     if DENSE:
         stride_qn = D
         stride_kn = D
@@ -142,26 +181,44 @@ def attention_bwd_queries_kernel(
     grad_out = load_rows(grad_at, stride_gn, here, value_dim, m0, num_queries, True, EVEN_V, DV)
     if SCALED:
         q = (q * (0.5 * scale if TERMS == 0 else scale)).to(q.dtype)
-    STEP: tl.constexpr = BN - RUNS
-    whole_last = tl.where(flat, -1, last)
-    low, whole_low, whole_high, high = visible_tiles(first, last, whole_last, inside, num_knots, STEP)
+    low, first_max, last_min, high, some_flat = block_limits(
+        first_ptr, first, last, flat, b, inside, m0, num_queries, num_knots, offset, BM, SIGHT
+    )
+    # Sought even where known to be 0: if the compiler knows where tiles begin, it counts up a pointer for
+    # each load of the loop (917 instead of 884 instructions).
+    low = tl.min(tl.where(inside, first, num_knots), 0)
+    if SIGHT != 0:
+        chunks = tl.cdiv(num_knots, CHUNK)
+        some_flat |= not every_knot_has_weight(last_ptr + b * chunks, chunks, 128)
+    whole_low, whole_high = whole_tiles(low, first_max, tl.where(some_flat, -1, last_min), PIECES)
 
     dq = tl.zeros((BM, D), tl.float32)
-    right = tl.maximum(tl.cdiv(high - whole_high, STEP), 0)
-    for i in tl.range(0, right + (whole_low - low) // STEP):
-        n0 = tl.where(i < right, whole_high + i * STEP, low + (i - right) * STEP)
-        dq = query_gradients_tile(
-            dq, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, flat,
-            num_knots, head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, FILL, SIMPLE, SCALED,
-            TERMS, RADIUS, FAST, PRECISION,
+    s_next = tl.full((BM, RUNS), 0.0 if TERMS == 0 else HIDDEN, tl.float32)
+    g_next = tl.zeros((BM, RUNS), tl.float32)
+    a_next = tl.zeros((BM, RUNS), tl.float32)
+    dq, s_next, g_next, a_next = masked_query_gradients(
+        dq, s_next, g_next, a_next, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn,
+        whole_high, tl.cdiv(high + 1 - whole_high, PIECES), first, last, flat, num_knots, head_dim, value_dim,
+        scale, BM, BN, PIECES, D, DV, EVEN, EVEN_V, FILL, SIMPLE, SCALED, TERMS, RADIUS, FAST, PRECISION,
+    )  # fmt: skip
+    for i in tl.range(0, (whole_high - whole_low) // PIECES):
+        dq, s_next, g_next, a_next = query_gradients_tile(
+            dq, s_next, g_next, a_next, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn,
+            whole_high - (i + 1) * PIECES, first, last, flat, num_knots, head_dim, value_dim, scale, BM, BN,
+            PIECES, D, DV, EVEN, EVEN_V, False, FILL, SIMPLE, SCALED, TERMS, RADIUS, FAST, PRECISION, SIGHT ==
+            0,
         )  # fmt: skip
-    for i in tl.range(0, (whole_high - whole_low) // STEP):
-        n0 = whole_low + i * STEP
-        dq = query_gradients_tile(
-            dq, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, n0, first, last, flat,
-            num_knots, head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False, FILL, SIMPLE, SCALED,
-            TERMS, RADIUS, FAST, PRECISION,
+    if not SIMPLE:
+        dq, s_next, g_next, a_next = masked_query_gradients(
+            dq, s_next, g_next, a_next, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn,
+            low, (whole_low - low) // PIECES, first, last, flat, num_knots, head_dim, value_dim, scale, BM,
+            BN, PIECES, D, DV, EVEN, EVEN_V, FILL, SIMPLE, SCALED, TERMS, RADIUS, FAST, PRECISION,
         )  # fmt: skip
     col = tl.arange(0, D)
+    if PIECES == BN:
+        begun = tl.sum(tl.where(is_last_run(BM), a_next, 0.0), 1)
+        exists = tl.where(low < num_knots, head_dim, 0)
+        k_low = tl.load(k_ptr + low.to(tl.int64) * stride_kn + col, mask=col < exists, other=0.0)
+        dq += begun[:, None] * k_low.to(tl.float32)[None, :]
     at = dq_ptr + (bh * num_queries + row)[:, None] * head_dim + col[None, :]
     tl.store(at, (dq * scale).to(dq_ptr.dtype.element_ty), mask=inside[:, None] & (col[None, :] < head_dim))

@@ -1,35 +1,34 @@
-"""Triton: gradients of keys, values and gaps. A program holds a tile of knots and walks over the queries."""
+"""Triton: gradients of keys, values and gaps. A program holds a tile of knots and walks over the queries.
+
+Or it holds the tiles of a row one after another, from the last to the first, and adds up the gradients of
+the row's queries on the way: then nobody else has to find the weights again. In memory that costs what
+flash attention's backward pass does, a float32 copy of the queries' gradient, so it is for short rows,
+which are many.
+"""
 
 import triton
 import triton.language as tl
 
-from ctsattn.ops.continuous.triton.gradients import (
-    tile_gradients,
-)
-from ctsattn.ops.continuous.triton.primitives import (
-    RUNS,
-    begins_piece,
+from ctsattn.ops.continuous.triton.columns import RUNS, begins_piece, tile_offsets
+from ctsattn.ops.continuous.triton.edges import store_knots
+from ctsattn.ops.continuous.triton.gradients import tile_gradients
+from ctsattn.ops.continuous.triton.sums import add_query_gradients, last_of_block
+from ctsattn.ops.continuous.triton.views import (
     gaps_of_rows,
     hide,
-    join_four,
-    join_pairs,
-    join_two,
     load_gaps,
     load_rows,
     pieces_seen,
     read_limits,
-    split_in_four,
-    split_in_two,
-    split_pairs,
-    tile_offsets,
 )
 
 
 @triton.jit
-def query_blocks(limits_ptr, n0, blocks, plain, STEP: tl.constexpr, CHUNK: tl.constexpr):
+def query_blocks(limits_ptr, n0, least, blocks, plain, STEP: tl.constexpr, CHUNK: tl.constexpr):
     """Blocks of queries that see a tile of knots, [low, high), and within them those that see it whole.
 
-    `plain`: whether all knots of the tile have weight; if not, it counts as whole for none.
+    `least`: the first of its knots that they have to see. `plain`: whether all knots of the tile have
+    weight; if not, it counts as whole for none.
     """
     low = blocks
     high = 0
@@ -43,7 +42,7 @@ def query_blocks(limits_ptr, n0, blocks, plain, STEP: tl.constexpr, CHUNK: tl.co
         first_max = tl.load(limits_ptr + blocks + i, mask=ok, other=2147483647)
         last_min = tl.load(limits_ptr + 2 * blocks + i, mask=ok, other=-1)
         last_max = tl.load(limits_ptr + 3 * blocks + i, mask=ok, other=-1)
-        some = (last_max >= n0) & (first_min < n0 + STEP)
+        some = (last_max >= least) & (first_min < n0 + STEP)
         whole = (first_max <= n0) & (last_min >= n0 + STEP) & plain
         low = tl.minimum(low, tl.min(tl.where(some, i, blocks), 0))
         high = tl.maximum(high, tl.max(tl.where(some, i + 1, 0), 0))
@@ -59,14 +58,15 @@ def query_blocks(limits_ptr, n0, blocks, plain, STEP: tl.constexpr, CHUNK: tl.co
 
 @triton.jit
 def knot_gradients_tile(
-    dk, dv, dgap, k, v, gap, end, q_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, first_ptr, last_ptr, b,
-    stride_q, stride_g, block, n0, num_queries, num_knots, head_dim, value_dim, scale, offset, BM:
-    tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V:
-    tl.constexpr, MASK: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr,
-    SCALED: tl.constexpr, GAPS: tl.constexpr, SINGLE: tl.constexpr, TERMS: tl.constexpr, RADIUS:
-    tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    dk, dv, dgap, k, v, gap, end, q_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, sum_ptr, first_ptr,
+    last_ptr, b, stride_q, stride_g, block, n0, num_queries, num_knots, head_dim, value_dim, scale, offset,
+    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V:
+    tl.constexpr, MASK: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED:
+    tl.constexpr, GAPS: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
+    tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add what one block of queries gives to the gradients of a tile of knots."""
+    STEP: tl.constexpr = BN - RUNS
     here = tl.arange(0, BM)
     m0 = block * BM
     row = m0 + here
@@ -88,12 +88,12 @@ def knot_gradients_tile(
         first, last, flat = read_limits(
             first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT
         )
-        gap, end = gaps_of_rows(gap, end, flat, BM, BN, FILL, UNIT)
+        gap, end = gaps_of_rows(gap, end, flat, BM, BN, STEP, FILL, UNIT)
         if TERMS == 0:
-            seen = pieces_seen(s, n0, first, last, BN, SIMPLE)
+            seen = pieces_seen(s, n0, first, last, BN, STEP, SIMPLE)
             gap = tl.where(seen, gap, 0.0)
         else:
-            s = hide(s, n0, first, last, end, BN, SIMPLE)
+            s = hide(s, n0, first, last, end, BN, STEP, SIMPLE)
     else:
         gap = tl.broadcast_to((gap * UNIT)[None, :], (BM, BN))
     w, a, t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, GAPS, MASK or GAPS)
@@ -102,121 +102,65 @@ def knot_gradients_tile(
     if MASK and FILL:
         t = tl.where(flat[:, None], 0.0, t)
         # The only knot that a query sees has the weight 1; of its two columns, the one with a piece.
-        only = tl.where((first == last) & inside, first - n0, -1)
-        column = tl.where(begins_piece(BN), tile_offsets(BN), -2)
-        w = tl.where(column[None, :] == only[:, None], 1.0, w)
+        if SIGHT == 0:
+            only = tl.where((first == last) & inside, first - n0, -1)
+            column = tl.where(begins_piece(BN), tile_offsets(BN, STEP), -2)
+            w = tl.where(column[None, :] == only[:, None], 1.0, w)
+        else:  # it is the first of all: said so, this costs nothing but in one column of a thread
+            only = (last == 0) & (n0 == 0)
+            w = tl.where((tl.arange(0, BN) == 0)[None, :] & only[:, None], 1.0, w)
     dv = tl.dot(tl.trans(grad_out), w.to(q.dtype), dv, input_precision=PRECISION)
     a = a.to(q.dtype)
     dk = tl.dot(tl.trans(q), a, dk, input_precision=PRECISION)
     if GAPS:
         dgap += tl.sum(t, 0)
-    if SINGLE:
+    if ROWS > 0:
         dq = tl.dot(a, k, input_precision=PRECISION)
-        if not SCALED:  # else the keys are
-            dq = dq * scale
-        elif TERMS == 0:
-            dq = dq * 2.0
-        col = tl.arange(0, D)
-        at = dq_ptr + row.to(tl.int64)[:, None] * head_dim + col[None, :]
-        mask = inside[:, None] & (col[None, :] < head_dim)
-        tl.store(at, dq.to(dq_ptr.dtype.element_ty), mask=mask)
+        at = sum_ptr + block * (BM * D)
+        seen_before = last_of_block(block, num_queries, num_knots, offset, BM, SIGHT) > n0 + STEP
+        add_query_gradients(
+            dq, at, dq_ptr, block, n0, seen_before, num_queries, head_dim, scale, BM, D, SCALED, TERMS
+        )
     return dk, dv, dgap
 
 
 @triton.jit
-def store_knots(
-    grad,
-    ptr,
-    edge_ptr,
-    edge_size,
-    block,
-    width,
-    n0,
-    num_knots,
-    BN: tl.constexpr,
-    W: tl.constexpr,
-    SINGLE: tl.constexpr,
-):
-    """Write gradients [W, BN] of a tile of knots.
-
-    A knot that two runs share has a part in the last group of one and in the first of the next. The
-    last of all belongs to the next tile, and the first knot of a tile lacks what the tile before has:
-    both go to the edge buffer `[2, blocks, width]` in float32.
-    """
-    x0, x1, x2, x3 = split_in_four(grad, W, BN)
-    if BN == 64:
-        x0, y0 = split_in_two(x0, W, 16)
-        _y3, x3_last = split_in_two(x3, W, 16)
-    else:
-        x0, y0, y1, y2 = split_in_four(x0, W, 32)
-        _y3, _y4, _y5, x3_last = split_in_four(x3, W, 32)
-    first, odd = split_pairs(x0, W, 8)
-    _even, last = split_pairs(x3_last, W, 8)
-    j = tl.arange(0, RUNS)
-    to_next = (j[:, None] + 1 == j[None, :])[None, :, :]
-    first += tl.sum(tl.where(to_next, last[:, :, None], 0.0), 1)
-    x0 = join_pairs(first, odd, W, 8)
-    x0 = join_two(x0, y0, W, 16) if BN == 64 else join_four(x0, y0, y1, y2, W, 32)
-    grad = join_four(x0, x1, x2, x3, W, BN)
-    c = tl.arange(0, BN)
-    knot = n0 + tile_offsets(BN)
-    col = tl.arange(0, W)[:, None]
-    ok = (col < width) & (knot[None, :] < num_knots) & begins_piece(BN)[None, :]
-    tl.store(ptr + knot.to(tl.int64)[None, :] * width + col, grad.to(ptr.dtype.element_ty), mask=ok)
-    if not SINGLE:
-        edge = edge_ptr + block * width + col
-        tl.store(edge + 0 * c[None, :], grad, mask=ok & (c == 0)[None, :])
-        tl.store(edge + edge_size + 0 * c[None, :], grad, mask=(col < width) & (c == BN - 1)[None, :])
-
-
-@triton.jit(do_not_specialize=["batches", "kv_heads", "num_queries", "num_knots", "offset"])
-def attention_bwd_knots_kernel(
-    q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, limits_ptr, grad_out_ptr, lse_ptr, delta_ptr,
-    dq_ptr, dk_ptr, dv_ptr, dgap_ptr, k_edge_ptr, v_edge_ptr, stride_qb, stride_qh, stride_qn, stride_kb,
-    stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_gb, stride_gh, stride_gn, batches,
-    kv_heads, groups, num_queries, num_knots, head_dim, value_dim, scale, offset, BM: tl.constexpr, BN:
-    tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, DENSE:
-    tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, GAPS:
-    tl.constexpr, SINGLE: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
-    PRECISION: tl.constexpr,
+def knot_tile(
+    tile, tiles, all_tiles, bh, b, kv_head, q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, limits_ptr,
+    grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, sum_ptr, dk_ptr, dv_ptr, dgap_ptr, k_edge_ptr, v_edge_ptr,
+    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
+    stride_gb, stride_gh, stride_gn, kv_heads, groups, num_queries, num_knots, head_dim, value_dim, scale,
+    offset, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V:
+    tl.constexpr, DENSE: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED:
+    tl.constexpr, GAPS: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
+    tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of keys, values and gaps of one tile of knots, over all query heads that share it.
-
-    `SINGLE`: the tile holds all knots, so the gradient of the queries is complete as well.
-    """
-    if DENSE:
-        stride_qn = D
-        stride_kn = D
-        stride_vn = DV
-        stride_gn = DV
+    """Gradients of keys, values and gaps of one tile of knots, over all query heads that share it."""
     STEP: tl.constexpr = BN - RUNS
-    tiles = tl.num_programs(0) // batches
-    tile = tl.program_id(0) % tiles
-    bh = (tl.program_id(0) // tiles).to(tl.int64)
-    b = bh // kv_heads
-    kv_head = bh % kv_heads
     n0 = tile * STEP
     blocks = tl.cdiv(num_queries, BM)
-    local = tile_offsets(BN)
+    local = tile_offsets(BN, STEP)
     k_at = k_ptr + b * stride_kb + kv_head * stride_kh
     v_at = v_ptr + b * stride_vb + kv_head * stride_vh
     k = load_rows(k_at, stride_kn, local, head_dim, n0, num_knots, True, EVEN, D)
     if SCALED:
         k = (k * (0.5 * scale if TERMS == 0 else scale)).to(k.dtype)
     v = load_rows(v_at, stride_vn, local, value_dim, n0, num_knots, True, EVEN_V, DV)
-    gap, end = load_gaps(gap_ptr + b * num_knots, n0, num_knots, BN)
-    plain = tl.max(tl.where(begins_piece(BN), end, 0), 0) < 2147483647
+    gap, end = load_gaps(gap_ptr + b * num_knots, n0, num_knots, BN, STEP)
+    plain = tl.max(end, 0) < 2147483647
     if GAPS:  # a gap of 0 has a gradient too
         end = local
         plain = True
     limits_ptr += b * 4 * blocks
-    low, whole_low, whole_high, high = query_blocks(limits_ptr, n0, blocks, plain, STEP, 128)
-    if SINGLE:  # every query needs its gradient written
-        low = 0
-        high = blocks
-        if whole_low >= whole_high:
-            whole_low = 0
-            whole_high = 0
+    # The first knot alone is no piece of the tile, but may be all that a query sees.
+    least = n0 if SIGHT == 0 else tl.where(tile > 0, n0 + 1, 0)
+    low, whole_low, whole_high, high = query_blocks(limits_ptr, n0, least, blocks, plain, STEP, 128)
+    if ROWS > 0:  # the first tile writes the gradient of every query
+        none_whole = (n0 == 0) & (whole_low >= whole_high)
+        low = tl.where(n0 == 0, 0, low)
+        high = tl.where(n0 == 0, blocks, high)
+        whole_low = tl.where(none_whole, 0, whole_low)
+        whole_high = tl.where(none_whole, 0, whole_high)
 
     dk = tl.zeros((D, BN), tl.float32)
     dv = tl.zeros((DV, BN), tl.float32)
@@ -229,27 +173,30 @@ def attention_bwd_knots_kernel(
         for step in tl.range(0, high - low - (whole_high - whole_low)):
             block = tl.where(step < whole_low - low, low + step, whole_high + step - (whole_low - low))
             dk, dv, dgap = knot_gradients_tile(
-                dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr +
-                row0 * head_dim, first_ptr, last_ptr, b, stride_qn, stride_gn, block, n0, num_queries,
-                num_knots, head_dim, value_dim, scale, offset, BM, BN, D, DV, EVEN, EVEN_V, True, FILL,
-                SIGHT, SIMPLE, SCALED, GAPS, SINGLE, TERMS, RADIUS, FAST, PRECISION,
+                dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr + row0 *
+                head_dim, sum_ptr + (bh * groups + i) * blocks * (BM * D), first_ptr, last_ptr, b, stride_qn,
+                stride_gn, block, n0, num_queries, num_knots, head_dim, value_dim, scale, offset, BM, BN, D,
+                DV, EVEN, EVEN_V, True, FILL, SIGHT, SIMPLE, SCALED, GAPS, ROWS, TERMS, RADIUS, FAST,
+                PRECISION,
             )  # fmt: skip
         for step in tl.range(0, whole_high - whole_low):
             block = whole_low + step
             dk, dv, dgap = knot_gradients_tile(
-                dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr +
-                row0 * head_dim, first_ptr, last_ptr, b, stride_qn, stride_gn, block, n0, num_queries,
-                num_knots, head_dim, value_dim, scale, offset, BM, BN, D, DV, EVEN, EVEN_V, False, FILL,
-                SIGHT, SIMPLE, SCALED, GAPS, SINGLE, TERMS, RADIUS, FAST, PRECISION,
+                dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr + row0 *
+                head_dim, sum_ptr + (bh * groups + i) * blocks * (BM * D), first_ptr, last_ptr, b, stride_qn,
+                stride_gn, block, n0, num_queries, num_knots, head_dim, value_dim, scale, offset, BM, BN, D,
+                DV, EVEN, EVEN_V, False, FILL, SIGHT, SIMPLE, SCALED, GAPS, ROWS, TERMS, RADIUS, FAST,
+                PRECISION,
             )  # fmt: skip
-    all_tiles = tl.num_programs(0).to(tl.int64)
     at = bh * tiles + tile
     dk_ptr += bh * num_knots * head_dim
     dv_ptr += bh * num_knots * value_dim
     store_knots(
-        dk * scale, dk_ptr, k_edge_ptr, all_tiles * head_dim, at, head_dim, n0, num_knots, BN, D, SINGLE
+        dk * scale, dk_ptr, k_edge_ptr, all_tiles * head_dim, at, head_dim, n0, num_knots, BN, D, ROWS == 1
     )
-    store_knots(dv, dv_ptr, v_edge_ptr, all_tiles * value_dim, at, value_dim, n0, num_knots, BN, DV, SINGLE)
+    store_knots(
+        dv, dv_ptr, v_edge_ptr, all_tiles * value_dim, at, value_dim, n0, num_knots, BN, DV, ROWS == 1
+    )
     if GAPS:
         right_knot = n0 + local + 1
         is_piece = (right_knot < num_knots) & begins_piece(BN)
@@ -258,24 +205,45 @@ def attention_bwd_knots_kernel(
         tl.store(dgap_ptr, 0.0, mask=tile == 0)  # no piece ends there
 
 
-@triton.jit(do_not_specialize=["num_knots"])
-def attention_bwd_edges_kernel(
-    dk_ptr, dv_ptr, k_edge_ptr, v_edge_ptr, batches, num_knots, head_dim, value_dim, BN: tl.constexpr, D:
-    tl.constexpr, DV: tl.constexpr,
+@triton.jit(do_not_specialize=["batches", "kv_heads", "num_queries", "num_knots", "offset"])
+def attention_bwd_knots_kernel(
+    q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, limits_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr,
+    sum_ptr, dk_ptr, dv_ptr, dgap_ptr, k_edge_ptr, v_edge_ptr, stride_qb, stride_qh, stride_qn, stride_kb,
+    stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_gb, stride_gh, stride_gn, batches, kv_heads,
+    groups, num_queries, num_knots, head_dim, value_dim, scale, offset, BM: tl.constexpr, BN: tl.constexpr, D:
+    tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, DENSE: tl.constexpr, FILL:
+    tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, GAPS: tl.constexpr, ROWS:
+    tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add what the tile before gives to the first knot of each tile."""
-    tiles = tl.num_programs(0) // batches
-    tile = tl.program_id(0) % tiles
-    at = tl.program_id(0).to(tl.int64)
-    row = at // tiles * num_knots + tile * (BN - RUNS)
-    all_tiles = tl.num_programs(0).to(tl.int64)
-    col = tl.arange(0, D)
-    own = tl.load(k_edge_ptr + at * head_dim + col, mask=col < head_dim, other=0.0)
-    before = k_edge_ptr + (all_tiles + at - 1) * head_dim + col
-    own += tl.load(before, mask=col < tl.where(tile > 0, head_dim, 0), other=0.0)
-    tl.store(dk_ptr + row * head_dim + col, own.to(dk_ptr.dtype.element_ty), mask=col < head_dim)
-    col = tl.arange(0, DV)
-    own = tl.load(v_edge_ptr + at * value_dim + col, mask=col < value_dim, other=0.0)
-    before = v_edge_ptr + (all_tiles + at - 1) * value_dim + col
-    own += tl.load(before, mask=col < tl.where(tile > 0, value_dim, 0), other=0.0)
-    tl.store(dv_ptr + row * value_dim + col, own.to(dv_ptr.dtype.element_ty), mask=col < value_dim)
+    """Gradients of keys, values and gaps of one tile of knots, over all query heads that share it.
+
+    `ROWS`: a program has all tiles of a row, and so the gradients of the queries as well.
+    """
+    if DENSE:
+        stride_qn = D
+        stride_kn = D
+        stride_vn = DV
+        stride_gn = DV
+    bh = tl.program_id(0).to(tl.int64)
+    if ROWS > 0:
+        tiles = tl.maximum(tl.cdiv(num_knots, BN - RUNS), 1)
+        all_tiles = tl.num_programs(0).to(tl.int64) * tiles
+        count = tiles
+        last = tiles - 1
+    else:
+        tiles = tl.num_programs(0) // batches
+        all_tiles = tl.num_programs(0).to(tl.int64)
+        count = 1
+        last = tl.program_id(0) % tiles
+        bh = bh // tiles
+    for i in range(count):
+        knot_tile(
+            last - i, tiles, all_tiles, bh, bh // kv_heads, bh % kv_heads, q_ptr, k_ptr, v_ptr, gap_ptr,
+            first_ptr, last_ptr, limits_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, sum_ptr, dk_ptr,
+            dv_ptr, dgap_ptr, k_edge_ptr, v_edge_ptr, stride_qb, stride_qh, stride_qn, stride_kb, stride_kh,
+            stride_kn, stride_vb, stride_vh, stride_vn, stride_gb, stride_gh, stride_gn, kv_heads, groups,
+            num_queries, num_knots, head_dim, value_dim, scale, offset, BM, BN, D, DV, EVEN, EVEN_V, DENSE,
+            FILL, SIGHT, SIMPLE, SCALED, GAPS, ROWS, TERMS, RADIUS, FAST, PRECISION,
+        )  # fmt: skip
+        if ROWS == 2:
+            tl.debug_barrier()  # what was added to the sums of the queries' gradients is seen from now on

@@ -6,6 +6,8 @@ import triton.language as tl
 # Exponent of a float64, and the smallest normal one.
 EXPONENT = tl.constexpr(0x7FF0000000000000)
 SMALLEST = tl.constexpr(2.2250738585072014e-308)
+# Knots of a program.
+CHUNK = tl.constexpr(1024)
 
 
 @triton.jit
@@ -26,9 +28,12 @@ def steps_before(times_ptr, stride, knot, num_knots, TIMES: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_knots", "stride_b", "stride"])
 def gaps_kernel(
-    times_ptr, gap_ptr, begin_ptr, stride_b, stride, num_knots, TIMES: tl.constexpr, CHUNK: tl.constexpr
+    times_ptr, gap_ptr, begin_ptr, weightless_ptr, stride_b, stride, num_knots, TIMES: tl.constexpr
 ):
-    """Gaps [batch, num_knots] in float32, and for each row the first knot before which time has passed."""
+    """Gaps [batch, num_knots] in float32, and for each row the first knot before which time has passed.
+
+    And for each row and chunk, whether there are knots without weight: with gaps of 0 on both sides.
+    """
     b = tl.program_id(0)
     times_ptr += b.to(tl.int64) * stride_b
     here = tl.arange(0, CHUNK)
@@ -43,6 +48,11 @@ def gaps_kernel(
     unit = tl.where(first_gap > 0, tl.maximum(2.0 * bits.to(tl.float64, bitcast=True), SMALLEST), 1.0)
     knot = tl.program_id(1) * CHUNK + here
     gap = steps_before(times_ptr, stride, knot, num_knots, TIMES) / unit
-    tl.store(gap_ptr + b.to(tl.int64) * num_knots + knot, gap.to(tl.float32), mask=knot < num_knots)
+    gap = gap.to(tl.float32)
+    tl.store(gap_ptr + b.to(tl.int64) * num_knots + knot, gap, mask=knot < num_knots)
+    after = (steps_before(times_ptr, stride, knot + 1, num_knots, TIMES) / unit).to(tl.float32)
+    weightless = (gap <= 0) & (after <= 0) & (knot < num_knots)
+    weightless_ptr += b * tl.num_programs(1) + tl.program_id(1)
+    tl.store(weightless_ptr, tl.max(weightless.to(tl.int32), 0))
     if tl.program_id(1) == 0:
         tl.store(begin_ptr + b, begin)

@@ -1,33 +1,39 @@
 """Triton: the forward pass.
 
-Tiles that every query of a block sees whole come last and need no running maximum: the reference point of the
-exponentials stays where the masked tiles left it, and nothing is rescaled. bfloat16 weights have the range of
-float32, so this fails only if a score exceeds that reference point by about 41; the block then sees it in its
-sum and starts again, with a running maximum. It does so, too, if it has queries that see several knots and
-no time between them: for these the gaps are 1.
+A block of queries visits its tiles from the last to the first: those at the end that not every query sees
+whole, which move the running maximum, then whole ones, which need none: the reference point of the
+exponentials stays where the masked tiles left it, and nothing is rescaled. (If series are packed, masked
+ones follow again.) bfloat16 weights have the range of float32, so this fails only if a score exceeds that
+reference point by about 41; the block then sees it in its sum and starts again, with a running maximum. It
+does so, too, if it has queries that see several knots and no time between them: for these the gaps are 1.
 """
 
 import triton
 import triton.language as tl
 
-from ctsattn.ops.continuous.triton.primitives import (
+from ctsattn.ops.continuous.triton.columns import (
     RUNS,
-    exponent_scale,
-    gaps_of_rows,
-    hide,
+    first_of_runs,
+    is_last_run,
     join_eight,
     join_four,
     join_two,
-    load_gaps,
-    load_rows,
-    piece_weights,
-    read_limits,
-    reciprocal,
+    over_runs,
     split_in_eight,
     split_in_two,
-    split_pairs,
     tile_offsets,
-    visible_tiles,
+    turn,
+)
+from ctsattn.ops.continuous.triton.primitives import exponent_scale, piece_weights, reciprocal
+from ctsattn.ops.continuous.triton.views import (
+    HIDDEN,
+    block_limits,
+    gaps_of_rows,
+    hide,
+    load_gaps,
+    load_rows,
+    read_limits,
+    whole_tiles,
 )
 
 
@@ -41,22 +47,16 @@ def piece_step(s, gap, m, s1, e1, w1, TERMS: tl.constexpr, RADIUS: tl.constexpr,
 
 @triton.jit
 def eight_steps(
-    s, gap, m, s8, e, w, M: tl.constexpr, LAST: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
-    tl.constexpr,
-):  # fmt: skip
-    """Pieces of 32 columns, eight knots of each run, from the last to the first; the last of all begins none.
+    s, gap, m, s8, e, M: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr
+):
+    """Pieces of 32 columns, eight of each run, from the last to the first, [M, RUNS] each.
 
-    Returns the weight of the first knots, but for their right pieces; of the other even columns; of the odd
-    ones [M, 16]; the completed weight of what was `w`; and score and exponential with which the next eight go
-    on.
+    Returns the weights of their right knots, of which the last lacks its right piece; the begun weight of
+    the first left knot, its score and its exponential.
     """
     s0, s1, s2, s3, s4, s5, s6, s7 = split_in_eight(s, M)
     g0, g1, g2, g3, g4, g5, g6, g7 = split_in_eight(gap, M)
-    if LAST:
-        e = tl.exp2(s7 * exponent_scale(TERMS) - m)
-        w8 = w
-    else:
-        w8, e, w = piece_step(s7, g7, m, s8, e, w, TERMS, RADIUS, FAST)
+    w8, e, w = piece_step(s7, g7, m, s8, e, 0.0, TERMS, RADIUS, FAST)
     w7, e, w = piece_step(s6, g6, m, s7, e, w, TERMS, RADIUS, FAST)
     w6, e, w = piece_step(s5, g5, m, s6, e, w, TERMS, RADIUS, FAST)
     w5, e, w = piece_step(s4, g4, m, s5, e, w, TERMS, RADIUS, FAST)
@@ -64,103 +64,137 @@ def eight_steps(
     w3, e, w = piece_step(s2, g2, m, s3, e, w, TERMS, RADIUS, FAST)
     w2, e, w = piece_step(s1, g1, m, s2, e, w, TERMS, RADIUS, FAST)
     w1, e, w = piece_step(s0, g0, m, s1, e, w, TERMS, RADIUS, FAST)
-    return w, w2, w4, w6, join_four(w1, w3, w5, w7, M, 16), w8, s0, e
+    return w1, w2, w3, w4, w5, w6, w7, w8, w, s0, e
 
 
 @triton.jit
 def tile_weights(
-    s, gap, m, M: tl.constexpr, N: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
-    tl.constexpr,
+    s, gap, m, s_next, w_next, M: tl.constexpr, N: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr,
+    FAST: tl.constexpr,
 ):  # fmt: skip
-    """Weights [M, N] of a tile's columns; `gap` [M, N]."""
-    # [M, RUNS] out of [M, 8], so that its layout is that of the scores' parts.
-    m, _m = split_pairs(tl.broadcast_to(m[:, None], (M, 8)), M, 8)
-    none = tl.zeros((M, RUNS), tl.float32)
+    """Weights [M, N] of the knots after a tile's columns, from the scores of these and what `turned` carries.
+
+    `s_next`, `w_next` [M, RUNS]: in the last column, score and begun weight of the knot after the tile.
+    Returned are the same for the tile before: there, those of this tile's first knot.
+    """
+    m = over_runs(m, M)
     s_low, s_high = split_in_two(s, M, N)
     gap_low, gap_high = split_in_two(gap, M, N)
+    s_next, end = turn(first_of_runs(s_low, M, N // 2), s_next, M, FAST)
+    e = tl.exp2(end * exponent_scale(TERMS) - m)
     if N == 64:
-        w8, w10, w12, w14, high, _w, s8, e = eight_steps(
-            s_high, gap_high, m, none, none, none, M, True, TERMS, RADIUS, FAST
+        w9, w10, w11, w12, w13, w14, w15, w16, w8, s8, e = eight_steps(
+            s_high, gap_high, m, end, e, M, TERMS, RADIUS, FAST
         )
-        w0, w2, w4, w6, low, w8, _s, _e = eight_steps(
-            s_low, gap_low, m, s8, e, w8, M, False, TERMS, RADIUS, FAST
+        w1, w2, w3, w4, w5, w6, w7, right8, w0, _s, _e = eight_steps(
+            s_low, gap_low, m, s8, e, M, TERMS, RADIUS, FAST
         )
-        return join_two(join_eight(w0, w2, w4, w6, low, M), join_eight(w8, w10, w12, w14, high, M), M, 64)
+        w_next, begun = turn(w0, w_next, M, FAST)
+        w8 += right8
+        w16 += begun
+        low = join_eight(w1, w3, w5, w7, join_four(w2, w4, w6, w8, M, 16), M)
+        high = join_eight(w9, w11, w13, w15, join_four(w10, w12, w14, w16, M, 16), M)
+        return join_two(low, high, M, 64), s_next, w_next
     else:
         s0, s8 = split_in_two(s_low, M, 64)
         s16, s24 = split_in_two(s_high, M, 64)
         g0, g8 = split_in_two(gap_low, M, 64)
         g16, g24 = split_in_two(gap_high, M, 64)
-        w24, w26, w28, w30, odd24, _w, s, e = eight_steps(
-            s24, g24, m, none, none, none, M, True, TERMS, RADIUS, FAST
+        w25, w26, w27, w28, w29, w30, w31, w32, w24, s, e = eight_steps(
+            s24, g24, m, end, e, M, TERMS, RADIUS, FAST
         )
-        w16, w18, w20, w22, odd16, w24, s, e = eight_steps(
-            s16, g16, m, s, e, w24, M, False, TERMS, RADIUS, FAST
+        w17, w18, w19, w20, w21, w22, w23, right24, w16, s, e = eight_steps(
+            s16, g16, m, s, e, M, TERMS, RADIUS, FAST
         )
-        w8, w10, w12, w14, odd8, w16, s, e = eight_steps(s8, g8, m, s, e, w16, M, False, TERMS, RADIUS, FAST)
-        w0, w2, w4, w6, odd0, w8, s, e = eight_steps(s0, g0, m, s, e, w8, M, False, TERMS, RADIUS, FAST)
-        low = join_two(join_eight(w0, w2, w4, w6, odd0, M), join_eight(w8, w10, w12, w14, odd8, M), M, 64)
-        high = join_two(
-            join_eight(w16, w18, w20, w22, odd16, M), join_eight(w24, w26, w28, w30, odd24, M), M, 64
+        w9, w10, w11, w12, w13, w14, w15, right16, w8, s, e = eight_steps(
+            s8, g8, m, s, e, M, TERMS, RADIUS, FAST
         )
-        return join_two(low, high, M, 128)
+        w1, w2, w3, w4, w5, w6, w7, right8, w0, _s, _e = eight_steps(s0, g0, m, s, e, M, TERMS, RADIUS, FAST)
+        w_next, begun = turn(w0, w_next, M, FAST)
+        w8 += right8
+        w16 += right16
+        w24 += right24
+        w32 += begun
+        w1 = join_eight(w1, w3, w5, w7, join_four(w2, w4, w6, w8, M, 16), M)
+        w9 = join_eight(w9, w11, w13, w15, join_four(w10, w12, w14, w16, M, 16), M)
+        w17 = join_eight(w17, w19, w21, w23, join_four(w18, w20, w22, w24, M, 16), M)
+        w25 = join_eight(w25, w27, w29, w31, join_four(w26, w28, w30, w32, M, 16), M)
+        return join_four(w1, w9, w17, w25, M, 128), s_next, w_next
+
+
+@triton.jit
+def load_tile(
+    k_ptr, v_ptr, stride_k, stride_v, n0, num_knots, head_dim, value_dim, BN: tl.constexpr, D: tl.constexpr,
+    DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr,
+):  # fmt: skip
+    """Keys of a tile, and values of the knots after them."""
+    local = tile_offsets(BN, BN)
+    k = load_rows(k_ptr, stride_k, local, head_dim, n0, num_knots, MASK, EVEN, D)
+    v = load_rows(v_ptr, stride_v, local, value_dim, n0, num_knots, MASK, EVEN_V, DV, True)
+    return k, v
 
 
 @triton.jit
 def forward_tile(
-    acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, n0, first, last, flat, num_knots, head_dim,
-    value_dim, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN:
-    tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr,
-    SCALED: tl.constexpr, NORMALISE: tl.constexpr, TERMS: tl.constexpr, RADIUS:
-    tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    acc, total, m, s_next, w_next, q, k, v, gap_ptr, n0, first, last, flat, num_knots, scale, BM:
+    tl.constexpr, BN: tl.constexpr, START: tl.constexpr, MASK: tl.constexpr, FILL: tl.constexpr, SIMPLE:
+    tl.constexpr, SCALED: tl.constexpr, NORMALISE: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr,
+    FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add one tile of knots to the accumulators; the running maximum moves only if `MASK`."""
-    local = tile_offsets(BN)
-    gap, end = load_gaps(gap_ptr, n0, num_knots, BN)
-    gap, end = gaps_of_rows(gap, end, flat, BM, BN, FILL)
-    k = load_rows(k_ptr, stride_k, local, head_dim, n0, num_knots, MASK, EVEN, D)
+    """Add one tile of pieces to the accumulators; the running maximum moves only if `MASK`.
+
+    `START`: nothing has been added yet.
+    """
+    gap, end = load_gaps(gap_ptr, n0, num_knots, BN, BN)
+    gap, end = gaps_of_rows(gap, end, flat, BM, BN, BN, FILL)
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if not SCALED:
         s = s * scale
     if MASK:
-        s = hide(s, n0, first, last, end, BN, SIMPLE)
+        s = hide(s, n0, first, last, end, BN, BN, SIMPLE)
         peak = tl.maximum(m, tl.max(s, 1) * exponent_scale(TERMS))
-        shrink = tl.exp2(m - peak)
+        if not START:
+            shrink = tl.exp2(m - peak)
+            total = total * shrink
+            w_next = w_next * over_runs(shrink, BM)
         m = peak
-        total = total * shrink
-    w = tile_weights(s, gap, m, BM, BN, TERMS, RADIUS, FAST)
+    w, s_next, w_next = tile_weights(s, gap, m, s_next, w_next, BM, BN, TERMS, RADIUS, FAST)
     total += tl.sum(w, 1)
     if MASK:
         if NORMALISE:
             # Weights of narrow range are kept relative to the sum so far, because gaps may be tiny.
             size = tl.where(total > 0, total, 1.0)
             m += tl.log2(size)
-            shrink = shrink / size
             total = total / size
+            if not START:
+                shrink = shrink / size
             w = w / size[:, None]
-        acc = acc * shrink[:, None]
-    v = load_rows(v_ptr, stride_v, local, value_dim, n0, num_knots, MASK, EVEN_V, DV)
-    return tl.dot(w.to(v.dtype), v, acc, input_precision=PRECISION), total, m
+            w_next = w_next / over_runs(size, BM)
+        if not START:
+            acc = acc * shrink[:, None]
+    return tl.dot(w.to(v.dtype), v, acc, input_precision=PRECISION), total, m, s_next, w_next
 
 
 @triton.jit
 def masked_tiles(
-    acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, tiles, tiles_on_the_right, right, low, first,
-    last, flat, num_knots, head_dim, value_dim, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
-    DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr,
+    acc, total, m, s_next, w_next, q, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, begin, tiles, first, last,
+    flat, num_knots, head_dim, value_dim, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV:
+    tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr,
     SCALED: tl.constexpr, NORMALISE: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
-    tl.constexpr, PRECISION: tl.constexpr,
+    tl.constexpr, PRECISION: tl.constexpr, PEEL: tl.constexpr,
 ):  # fmt: skip
-    """Add tiles that not every query sees whole: those from knot `right` on, then those from `low` on."""
-    STEP: tl.constexpr = BN - RUNS
-    for i in tl.range(0, tiles):
-        n0 = tl.where(i < tiles_on_the_right, right + i * STEP, low + (i - tiles_on_the_right) * STEP)
-        acc, total, m = forward_tile(
-            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_k, stride_v, n0, first, last, flat, num_knots,
-            head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, True, FILL, SIMPLE, SCALED, NORMALISE,
-            TERMS, RADIUS, FAST, PRECISION,
+    """Add tiles that not every query sees whole, from knot `begin` on, from the last to the first."""
+    for i in tl.range(0, tiles, num_stages=1 if PEEL else None):
+        n0 = begin + (tiles - 1 - i) * BN
+        k, v = load_tile(
+            k_ptr, v_ptr, stride_k, stride_v, n0, num_knots, head_dim, value_dim, BN, D, DV, EVEN,
+            EVEN_V, True,
         )  # fmt: skip
-    return acc, total, m
+        acc, total, m, s_next, w_next = forward_tile(
+            acc, total, m, s_next, w_next, q, k, v, gap_ptr, n0, first, last, flat, num_knots, scale, BM, BN,
+            False, True, FILL, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+        )  # fmt: skip
+    return acc, total, m, s_next, w_next
 
 
 @triton.jit(do_not_specialize=["heads", "num_queries", "num_knots", "offset"])
@@ -170,11 +204,13 @@ def attention_fwd_kernel(
     num_knots, head_dim, value_dim, scale, offset, limit, BM: tl.constexpr, BN: tl.constexpr, D:
     tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, DENSE: tl.constexpr, SIGHT:
     tl.constexpr, SIMPLE: tl.constexpr, FILL: tl.constexpr, SCALED: tl.constexpr, NORMALISE: tl.constexpr,
-    TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
+    TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, PEEL:
+    tl.constexpr,
 ):  # fmt: skip
     """Outputs [num_queries, value_dim] and log-sum-exps of one block of queries of one head.
 
-    `FILL`: a query with nothing to integrate gets what `answer` says.
+    `FILL`: a query with nothing to integrate gets what `answer` says. `PEEL`: the first tile, which most
+    often is the only masked one, has code of its own.
     """
     if DENSE:  # known when compiled, strides cost neither registers nor additions
         stride_qn = D
@@ -195,46 +231,80 @@ def attention_fwd_kernel(
     first, last, flat = read_limits(
         first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT
     )
-    q_ptr += b * stride_qb + h * stride_qh
-    q = load_rows(q_ptr, stride_qn, here, head_dim, block * BM, num_queries, True, EVEN, D)
-    if SCALED:
-        q = (q * scale).to(q.dtype)
-    STEP: tl.constexpr = BN - RUNS
-    low, whole_low, whole_high, high = visible_tiles(first, last, last, inside, num_knots, STEP)
+    low, first_max, last_min, high, some_flat = block_limits(
+        first_ptr, first, last, flat, b, inside, block * BM, num_queries, num_knots, offset, BM, SIGHT
+    )
+    whole_low, whole_high = whole_tiles(low, first_max, last_min, BN)
+    masked = tl.cdiv(high + 1 - whole_high, BN)
 
     acc = tl.zeros((BM, DV), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     m = tl.full((BM,), -1.0e30, tl.float32)
-    right = tl.maximum(tl.cdiv(high - whole_high, STEP), 0)
-    acc, total, m = masked_tiles(
-        acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, right + (whole_low - low) // STEP,
-        right, whole_high, low, first, last, flat, num_knots, head_dim, value_dim, scale, BM, BN, D, DV,
-        EVEN, EVEN_V, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
-    )  # fmt: skip
-    for i in tl.range(0, (whole_high - whole_low) // STEP):
-        acc, total, m = forward_tile(
-            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, whole_low + i * STEP, first, last,
-            flat, num_knots, head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False, False, SIMPLE,
-            SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+    s_next = tl.full((BM, RUNS), HIDDEN, tl.float32)
+    w_next = tl.zeros((BM, RUNS), tl.float32)
+    if PEEL:
+        masked = tl.maximum(masked, 1) - 1
+        n0 = whole_high + masked * BN
+        k, v = load_tile(
+            k_ptr, v_ptr, stride_kn, stride_vn, n0, num_knots, head_dim, value_dim, BN, D, DV, EVEN,
+            EVEN_V, True,
         )  # fmt: skip
-    again = tl.max(tl.where(total < limit, 0, 1), 0)  # too large, or NaN
+    q_ptr += b * stride_qb + h * stride_qh
+    q = load_rows(q_ptr, stride_qn, here, head_dim, block * BM, num_queries, True, EVEN, D)
+    if SCALED:
+        q = (q * scale).to(q.dtype)
+    if PEEL:
+        acc, total, m, s_next, w_next = forward_tile(
+            acc, total, m, s_next, w_next, q, k, v, gap_ptr, n0, first, last, flat, num_knots, scale, BM, BN,
+            True, True, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+        )  # fmt: skip
+    acc, total, m, s_next, w_next = masked_tiles(
+        acc, total, m, s_next, w_next, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, whole_high, masked,
+        first, last, flat, num_knots, head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False, SIMPLE,
+        SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION, PEEL,
+    )  # fmt: skip
+    for i in tl.range(0, (whole_high - whole_low) // BN):
+        n0 = whole_high - (i + 1) * BN
+        k, v = load_tile(
+            k_ptr, v_ptr, stride_kn, stride_vn, n0, num_knots, head_dim, value_dim, BN, D, DV, EVEN,
+            EVEN_V, False,
+        )  # fmt: skip
+        acc, total, m, s_next, w_next = forward_tile(
+            acc, total, m, s_next, w_next, q, k, v, gap_ptr, n0, first, last, flat, num_knots, scale, BM, BN,
+            False, False, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+        )  # fmt: skip
+    if not SIMPLE:
+        acc, total, m, s_next, w_next = masked_tiles(
+            acc, total, m, s_next, w_next, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, low,
+            (whole_low - low) // BN, first, last, flat, num_knots, head_dim, value_dim, scale, BM, BN, D, DV,
+            EVEN, EVEN_V, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION, PEEL,
+        )  # fmt: skip
+    col = tl.arange(0, DV)
+    exists = tl.where(low < num_knots, value_dim, 0)
+    value_low = tl.load(v_ptr + low.to(tl.int64) * stride_vn + col, mask=col < exists, other=0.0)
+    begun = tl.sum(tl.where(is_last_run(BM), w_next, 0.0), 1)
+    again = tl.max(tl.where(total + begun < limit, 0, 1), 0)  # too large, or NaN
     if FILL:
-        again |= tl.max(flat.to(tl.int32), 0)
+        again |= some_flat.to(tl.int32)
     if again > 0:
         acc = tl.zeros((BM, DV), tl.float32)
         total = tl.zeros((BM,), tl.float32)
         m = tl.full((BM,), -1.0e30, tl.float32)
-        acc, total, m = masked_tiles(
-            acc, total, m, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, tl.cdiv(high - low, STEP), 0, low,
-            low, first, last, flat, num_knots, head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V,
-            FILL, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+        s_next = tl.full((BM, RUNS), HIDDEN, tl.float32)
+        w_next = tl.zeros((BM, RUNS), tl.float32)
+        acc, total, m, s_next, w_next = masked_tiles(
+            acc, total, m, s_next, w_next, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, low, tl.cdiv(high +
+            1 - low, BN), first, last, flat, num_knots, head_dim, value_dim, scale, BM, BN, D, DV, EVEN,
+            EVEN_V, FILL, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION, PEEL,
         )  # fmt: skip
+        begun = tl.sum(tl.where(is_last_run(BM), w_next, 0.0), 1)
+    acc += begun[:, None] * value_low.to(tl.float32)[None, :]
+    total += begun
     some = total > 1.2e-37  # the smallest whose reciprocal is finite
     acc = acc * reciprocal(tl.where(some, total, 1.0), FAST)[:, None]
-    col = tl.arange(0, DV)
     if FILL:
         only = inside & (first == last)
-        if tl.max(only.to(tl.int32), 0) > 0:
+        if (tl.max(only.to(tl.int32), 0) > 0) if SIGHT == 0 else (last_min <= 0):
             at = v_ptr + first.to(tl.int64)[:, None] * stride_vn + col[None, :]
             value = tl.load(at, mask=only[:, None] & (col[None, :] < value_dim), other=0.0)
             acc = tl.where(only[:, None], value.to(tl.float32), acc)

@@ -3,17 +3,21 @@
 import triton
 import triton.language as tl
 
-from ctsattn.ops.continuous.triton.primitives import (
-    CEILING,
-    LOG2E,
+from ctsattn.ops.continuous.triton.columns import (
     RUNS,
+    first_of_runs,
     join_eight,
     join_four,
+    join_pairs,
     join_two,
-    piece_gradients,
     split_in_eight,
     split_in_two,
+    turn,
 )
+from ctsattn.ops.continuous.triton.primitives import LOG2E, piece_gradients
+
+# Largest exponent of 2 of a knot in the backward pass; only knots without weight exceed it.
+CEILING = tl.constexpr(60.0)
 
 
 @triton.jit
@@ -132,3 +136,59 @@ def tile_gradients(
         a_c = join_two(join_eight(a16, a18, a20, a22, a_c, M), join_eight(a24, a26, a28, a30, a_d, M), M, 64)
         t = join_four(t_a, t_b, t_c, t_d, M, 128) if GAPS else t_a
         return join_two(w_a, w_c, M, 128), join_two(a_a, a_c, M, 128), t
+
+
+@triton.jit
+def open_tile_gradients(
+    s, g, gap, lse, s_next, g_next, a_next, M: tl.constexpr, N: tl.constexpr, TERMS: tl.constexpr, RADIUS:
+    tl.constexpr, FAST: tl.constexpr, CLAMP: tl.constexpr,
+):  # fmt: skip
+    """Gradients [M, N] of the scores of the knots after a tile's columns; arguments as in `tile_gradients`.
+
+    `s_next`, `g_next`, `a_next` [M, RUNS]: in the last column, score, `g` and the begun gradient of the knot
+    after the tile. Returned are the same for the tile before.
+    """
+    none = tl.zeros((M, RUNS), tl.float32)
+    s_low, s_high = split_in_two(s, M, N)
+    g_low, g_high = split_in_two(g, M, N)
+    p_low, p_high = split_in_two(gap, M, N)
+    s_next, s_end = turn(first_of_runs(s_low, M, N // 2), s_next, M, FAST)
+    g_next, g_end = turn(first_of_runs(g_low, M, N // 2), g_next, M, FAST)
+    e = exponential(s_end, lse, TERMS, CLAMP)
+    if N == 64:
+        _w, _w, _w, _w, _w, _w, begun8, a10, a12, a14, odd9, a16, s8, g8, e, _h, _t = eight_gradient_steps(
+            s_high, g_high, p_high, lse, s_end, g_end, e, none, none, M, False, TERMS, RADIUS, FAST, False,
+            CLAMP,
+        )  # fmt: skip
+        _w, _w, _w, _w, _w, _w, begun0, a2, a4, a6, odd1, a8, _s, _g, _e, _h, _t = eight_gradient_steps(
+            s_low, g_low, p_low, lse, s8, g8, e, none, none, M, False, TERMS, RADIUS, FAST, False, CLAMP
+        )
+        a_next, begun16 = turn(begun0, a_next, M, FAST)
+        low = join_pairs(odd1, join_four(a2, a4, a6, a8 + begun8, M, 16), M, 32)
+        high = join_pairs(odd9, join_four(a10, a12, a14, a16 + begun16, M, 16), M, 32)
+        return join_two(low, high, M, 64), s_next, g_next, a_next
+    else:
+        s0, s8 = split_in_two(s_low, M, 64)
+        s16, s24 = split_in_two(s_high, M, 64)
+        g0, g8 = split_in_two(g_low, M, 64)
+        g16, g24 = split_in_two(g_high, M, 64)
+        p0, p8 = split_in_two(p_low, M, 64)
+        p16, p24 = split_in_two(p_high, M, 64)
+        _w, _w, _w, _w, _w, _w, begun24, a26, a28, a30, odd25, a32, s, g, e, _h, _t = eight_gradient_steps(
+            s24, g24, p24, lse, s_end, g_end, e, none, none, M, False, TERMS, RADIUS, FAST, False, CLAMP
+        )
+        _w, _w, _w, _w, _w, _w, begun16, a18, a20, a22, odd17, a24, s, g, e, _h, _t = eight_gradient_steps(
+            s16, g16, p16, lse, s, g, e, none, none, M, False, TERMS, RADIUS, FAST, False, CLAMP
+        )
+        _w, _w, _w, _w, _w, _w, begun8, a10, a12, a14, odd9, a16, s, g, e, _h, _t = eight_gradient_steps(
+            s8, g8, p8, lse, s, g, e, none, none, M, False, TERMS, RADIUS, FAST, False, CLAMP
+        )
+        _w, _w, _w, _w, _w, _w, begun0, a2, a4, a6, odd1, a8, _s, _g, _e, _h, _t = eight_gradient_steps(
+            s0, g0, p0, lse, s, g, e, none, none, M, False, TERMS, RADIUS, FAST, False, CLAMP
+        )
+        a_next, begun32 = turn(begun0, a_next, M, FAST)
+        a1 = join_pairs(odd1, join_four(a2, a4, a6, a8 + begun8, M, 16), M, 32)
+        a9 = join_pairs(odd9, join_four(a10, a12, a14, a16 + begun16, M, 16), M, 32)
+        a17 = join_pairs(odd17, join_four(a18, a20, a22, a24 + begun24, M, 16), M, 32)
+        a25 = join_pairs(odd25, join_four(a26, a28, a30, a32 + begun32, M, 16), M, 32)
+        return join_four(a1, a9, a17, a25, M, 128), s_next, g_next, a_next

@@ -13,13 +13,11 @@ from ctsattn.ops.continuous.triton.backward import (
     attention_bwd_prepare_kernel,
     attention_bwd_queries_kernel,
 )
-from ctsattn.ops.continuous.triton.backward_knots import (
-    attention_bwd_edges_kernel,
-    attention_bwd_knots_kernel,
-)
-from ctsattn.ops.continuous.triton.clock import gaps_kernel
+from ctsattn.ops.continuous.triton.backward_knots import attention_bwd_knots_kernel
+from ctsattn.ops.continuous.triton.clock import CHUNK, gaps_kernel
+from ctsattn.ops.continuous.triton.columns import RUNS as _RUNS
+from ctsattn.ops.continuous.triton.edges import attention_bwd_edges_kernel
 from ctsattn.ops.continuous.triton.forward import attention_fwd_kernel
-from ctsattn.ops.continuous.triton.primitives import RUNS as _RUNS
 
 RUNS = _RUNS.value  # how many columns of a tile have no piece
 
@@ -67,7 +65,7 @@ class Kind(NamedTuple):
 KINDS = {
     torch.bfloat16: Kind(0, 0.0, False, 1e18),
     torch.float16: Kind(4, 0.25, True, 3e4),
-    torch.float32: Kind(10, 1.0, False, 1e18),
+    torch.float32: Kind(14, 2.0, False, 1e18),
 }
 
 
@@ -106,6 +104,10 @@ CAREFUL = {
     ("queries", 128): Tile(16, 64, 4, 1),
     ("queries", 256): Tile(16, 64, 4, 1),
 }
+# Rows of one key head that a program of the backward pass has to itself: their most knots, and how many rows
+# there have to be to fill the GPU.
+LONGEST_ROW = 0
+FEWEST_ROWS = 512
 # What a caller measured himself: (kernel, width, dtype) -> tile.
 TUNED: dict[tuple[str, int, torch.dtype], Tile] = {}
 
@@ -130,6 +132,7 @@ def _shared_arguments(
     exact = math.frexp(scale)[0] == 0.5  # a power of two: multiplying by it rounds nothing
     tf32 = q.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest"
     dense = all(x.stride(-2) == _width(x.shape[-1]) for x in (q, k, v, *more))
+    # 2: results of products lie as the matrix unit leaves them, so that threads may exchange registers.
     return {
         "D": wide,
         "DV": wide_v,
@@ -142,7 +145,7 @@ def _shared_arguments(
         "SCALED": exact and q.dtype != torch.float16,
         "TERMS": kind.terms,
         "RADIUS": kind.radius,
-        "FAST": not interpreted() and torch.version.hip is None,
+        "FAST": 0 if interpreted() or torch.version.hip else 2 if tf32 else 1,
         "PRECISION": "tf32" if tf32 else "ieee",
     }
 
@@ -158,7 +161,8 @@ class Sight(NamedTuple):
     Attributes:
         first: First knots `[batch, queries]`; unless `kind` is 0, for each row the first knot before which
             time has passed, `[batch]`; int32.
-        last: Last knots `[batch, queries]`; not read unless `kind` is 0.
+        last: Last knots `[batch, queries]`; unless `kind` is 0, for each row and chunk of knots whether there
+            are some without weight, `[batch, chunks]`.
         kind: 0: what `first` and `last` say; 1: query i, the knots up to `i + offset`; 2: all.
         offset: See `kind`.
         simple: Whether all see the first knot.
@@ -173,16 +177,23 @@ class Sight(NamedTuple):
     fill: bool
 
 
-def launch_gaps(times: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Gaps `[batch, knots]` of keys `like`, and for each row the first knot before which time has passed."""
+def chunks_of(knots: int) -> int:
+    """Chunks of `gaps_kernel`."""
+    return triton.cdiv(knots, CHUNK.value)
+
+
+def launch_gaps(times: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gaps `[batch, knots]` of keys `like`, and `first` and `last` of `Sight`."""
     batch, knots = like.shape[0], like.shape[2]
     gaps = torch.empty((batch, knots), dtype=torch.float32, device=like.device)
     begin = torch.empty((batch,), dtype=torch.int32, device=like.device)
+    chunks = chunks_of(knots)
+    weightless = torch.empty((batch, chunks), dtype=torch.int32, device=like.device)
     strides = (0, 0) if times is None else times.stride()
-    gaps_kernel[(batch, triton.cdiv(knots, 1024))](
-        gaps if times is None else times, gaps, begin, *strides, knots, TIMES=times is not None, CHUNK=1024
+    gaps_kernel[(batch, chunks)](
+        gaps if times is None else times, gaps, begin, weightless, *strides, knots, TIMES=times is not None
     )
-    return gaps, begin
+    return gaps, begin, weightless
 
 
 def launch_forward(
@@ -198,9 +209,16 @@ def launch_forward(
     attention_fwd_kernel[(triton.cdiv(queries, tile.queries) * batch * heads,)](
         q, k, v, gaps, sight.first, sight.last, out, lse, *_strides(q, k, v), heads, heads // k.shape[1],
         queries, knots, head_dim, value_dim, scale, sight.offset, kind.limit, BM=tile.queries,
-        BN=tile.columns, NORMALISE=kind.normalise, **_shared_arguments(sight, scale, q, k, v), **tile.options,
+        BN=tile.columns, NORMALISE=kind.normalise, PEEL=kind.terms == 0 and head_dim + value_dim <= 256,
+        **_shared_arguments(sight, scale, q, k, v), **tile.options,
     )  # fmt: skip
     return out, lse
+
+
+def _row_by_row(sight: Sight, rows: int, k: Tensor, v: Tensor) -> bool:
+    """Whether one program shall have a whole row in the backward pass, and so find its weights only once."""
+    narrow = k.shape[-1] + v.shape[-1] <= 128  # else the registers do not suffice
+    return narrow and sight.kind != 0 and v.shape[-2] <= LONGEST_ROW and rows >= FEWEST_ROWS
 
 
 def launch_backward(
@@ -239,10 +257,13 @@ def launch_backward(
         )
         for size in (head_dim, value_dim)
     ]
-    attention_bwd_knots_kernel[(tiles * batch * kv_heads,)](
-        q, k, v, gaps, sight.first, sight.last, limits, grad_out, lse2, delta, dq, dk, dv, dgaps, *edges,
-        *strides, batch * kv_heads, kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim,
-        scale, sight.offset, BM=tile.queries, BN=tile.columns, GAPS=with_gaps, SINGLE=single, **shared,
+    rows = 1 if single else 2 if _row_by_row(sight, batch * kv_heads, k, v) else 0
+    added = batch * heads * blocks * tile.queries * shared["D"] if rows == 2 else 0
+    sums = torch.empty((added,), dtype=torch.float32, device=q.device)
+    attention_bwd_knots_kernel[((1 if rows else tiles) * batch * kv_heads,)](
+        q, k, v, gaps, sight.first, sight.last, limits, grad_out, lse2, delta, dq, sums, dk, dv, dgaps,
+        *edges, *strides, batch * kv_heads, kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim,
+        scale, sight.offset, BM=tile.queries, BN=tile.columns, GAPS=with_gaps, ROWS=rows, **shared,
         **tile.options,
     )  # fmt: skip
     if not single:
@@ -250,10 +271,12 @@ def launch_backward(
             dk, dv, *edges, batch * kv_heads, knots, head_dim, value_dim, BN=tile.columns, D=shared["D"],
             DV=shared["DV"], num_warps=1,
         )  # fmt: skip
+    if rows == 0:
         tile = choose_tile("queries", q, v)
+        short = knots <= 1024 and head_dim + value_dim <= 128  # measured on an H200
         attention_bwd_queries_kernel[(triton.cdiv(queries, tile.queries) * batch * heads,)](
             q, k, v, gaps, sight.first, sight.last, grad_out, lse2, delta, dq, *strides, heads, heads //
             kv_heads, queries, knots, head_dim, value_dim, scale, sight.offset, BM=tile.queries,
-            BN=tile.columns, **shared, **tile.options,
+            BN=tile.columns, PIECES=tile.columns - (0 if short else RUNS), **shared, **tile.options,
         )  # fmt: skip
     return dq, dk, dv, dgaps.sum(1)
