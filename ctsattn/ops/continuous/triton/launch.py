@@ -106,7 +106,7 @@ CAREFUL = {
 }
 # Rows of one key head that a program of the backward pass has to itself: their most knots, and how many rows
 # there have to be to fill the GPU.
-LONGEST_ROW = 0
+LONGEST_ROW = 1024
 FEWEST_ROWS = 512
 # What a caller measured himself: (kernel, width, dtype) -> tile.
 TUNED: dict[tuple[str, int, torch.dtype], Tile] = {}
