@@ -26,7 +26,7 @@ from experiments.benchmarks.plan import Run
 
 HERE = Path(__file__).parent
 _CONDITIONS = ("random-50", "random-25", "bursty-50", "bursty-25", "on_change-50", "on_change-25")
-_CELL = ["data", "condition", "horizon", "model", "mixer", "fill", "windows"]
+_CELL = ["data", "condition", "horizon", "model", "mixer", "fill", "windows", "members"]
 
 
 def settings(table: pd.DataFrame) -> pd.DataFrame:
@@ -42,6 +42,7 @@ def settings(table: pd.DataFrame) -> pd.DataFrame:
     fills = [config.get("options", {}).get("fill", "lines") for config in configs]
     table["fill"] = ["" if fill == "lines" else fill for fill in fills]
     table["windows"] = [config.get("windows", 0) for config in configs]
+    table["members"] = [config.get("members", 1) for config in configs]
     value = table.pivot_table(
         index=[*_CELL, "setting"], columns="name", values="value", aggfunc=["mean", "std", "count"]
     )
@@ -127,12 +128,20 @@ def _records(best: pd.DataFrame, published: dict[str, Any]) -> Iterator[str]:
     for data in [name for name in best["data"].unique() if name in PROTOCOLS]:
         mine, known = best[best["data"] == data], published.get(data, {})
         lines = [
-            [_label(line["model"], line["mixer"]), *(_of(line, f"test {m}", 5) for m in ("mse", "mae"))]
+            [
+                _label(line["model"], line["mixer"], _averaged(line["members"])),
+                *(_of(line, f"test {m}", 5) for m in ("mse", "mae")),
+            ]
             for _, line in mine.iterrows()
         ]
         lines += [[f"*{name}*", *(f"{v:.5f}" for v in values)] for name, values in known.items()]
         note = f"\n\nPublished rows in italics: {source}." if known else ""
         yield f"### {data}\n\n{_markdown(['model', 'MSE', 'MAE'], lines)}{note}"
+
+
+def _averaged(members: int) -> str:
+    """How many networks a forecast is the mean of, where there are several."""
+    return f"mean of {members} networks" if members > 1 else ""
 
 
 def _competitions(best: pd.DataFrame, published: dict[str, Any]) -> Iterator[str]:

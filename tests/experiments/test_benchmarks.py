@@ -305,6 +305,18 @@ def test_the_setting_shown_is_the_best_on_validation_and_not_on_test():
     assert best["test mse/count"] == 2
 
 
+def test_forecasts_averaged_over_networks_have_a_line_of_their_own_that_says_so():
+    made = []
+    for members, value in ((1, 0.5), (3, 0.4)):
+        run = Run("physionet2012", "linear", members=members)
+        for split in ("val", "test"):
+            made.append(_row(split=split, value=value) | {"data": "physionet2012", "model": "linear"})
+            made[-1] |= {"config": run.as_json(), "config_hash": run.hash, "horizon": 0, "lookback": 0}
+    (text,) = report._records(report.chosen(report.settings(pd.DataFrame(made))), {"source": ""})
+    assert "| linear | 0.50000 |" in text
+    assert "| linear, mean of 3 networks | 0.40000 |" in text
+
+
 def test_the_chosen_settings_are_a_plan_that_asks_for_the_test_part(tmp_path):
     lines = report.settings(_results(validation=(0.5, 0.4), test=(0.3, 0.7)))
     path = tmp_path / "plan.toml"
