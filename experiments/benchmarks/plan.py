@@ -18,7 +18,7 @@ from ctsattn.datasets.protocols import PROTOCOLS
 from ctsattn.models import MODELS
 
 VERSION = 1  # of what a run does; a higher number makes old rows count as not done
-_LISTS = ("data", "model", "mixer", "lookback", "horizon", "condition", "seed")
+_LISTS = ("data", "model", "mixer", "lookback", "horizon", "condition", "seed", "members")
 
 
 @dataclass(frozen=True)
