@@ -23,7 +23,8 @@ class Linear:
 
     Attributes:
         anchors: Names of the anchors to mix, as in `candidates.task_anchors`; empty: all, and where windows
-            are not scaled a constant too. `("last",)` alone is best for long regular series.
+            are not scaled a constant too. For long regular series `("mean",)` alone, with one look-back
+            (`average_lookbacks=False`), is best; for what wanders, as exchange rates do, `("last",)` is.
         by_phase: Whether the kernel changes with the phase of the shortest period, the time of the day say.
             Worth it for regular data with many cycles. Phases are counted from the first observation that
             `fit` saw, whatever history `predict` is given, so all series should keep one calendar.
