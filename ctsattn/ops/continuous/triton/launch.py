@@ -104,10 +104,10 @@ CAREFUL = {
     ("queries", 128): Tile(16, 64, 4, 1),
     ("queries", 256): Tile(16, 64, 4, 1),
 }
-# Rows of one key head that a program of the backward pass has to itself: their most knots, and how many rows
-# there have to be to fill the GPU.
-LONGEST_ROW = 1024
-FEWEST_ROWS = 512
+# Rows of one key head that a program of the backward pass has to itself have at most so many knots, and fill
+# at least this part of the places that the GPU has for programs, in as many waves as it takes.
+LONGEST_ROW = 2048
+FILLED = 0.75
 # What a caller measured himself: (kernel, width, dtype) -> tile.
 TUNED: dict[tuple[str, int, torch.dtype], Tile] = {}
 
@@ -218,7 +218,11 @@ def launch_forward(
 def _row_by_row(sight: Sight, rows: int, k: Tensor, v: Tensor) -> bool:
     """Whether one program shall have a whole row in the backward pass, and so find its weights only once."""
     narrow = k.shape[-1] + v.shape[-1] <= 128  # else the registers do not suffice
-    return narrow and sight.kind != 0 and v.shape[-2] <= LONGEST_ROW and rows >= FEWEST_ROWS
+    if not narrow or sight.kind == 0 or v.shape[-2] > LONGEST_ROW:
+        return False
+    # By their registers, two programs run on a multiprocessor at a time.
+    places = 2 * torch.cuda.get_device_properties(v.device).multi_processor_count if v.is_cuda else 1
+    return rows >= FILLED * places * triton.cdiv(rows, places)
 
 
 def launch_backward(
