@@ -106,7 +106,7 @@ CAREFUL = {
 }
 # Rows of one key head that a program of the backward pass has to itself have at most so many knots, and fill
 # at least this part of the places that the GPU has for programs, in as many waves as it takes.
-LONGEST_ROW = 2048
+LONGEST_ROW = 1024
 FILLED = 0.75
 # What a caller measured himself: (kernel, width, dtype) -> tile.
 TUNED: dict[tuple[str, int, torch.dtype], Tile] = {}
