@@ -7,6 +7,7 @@ from typing import Any
 import lightning
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 _BEGIN = 10  # steps over which the first averages look back less far
 
@@ -45,8 +46,8 @@ class WeightAverage(lightning.Callback):
             return
         step = pl_module.step
         share = min(self.share, (1 + step) / (_BEGIN + step))
-        with torch.no_grad():
-            torch._foreach_lerp_([self.average[name] for name in weights], list(weights.values()), 1 - share)
+        average = [self.average[name] for name in weights]
+        get_ema_multi_avg_fn(share)(average, list(weights.values()), step)
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Let the average be validated."""
@@ -74,7 +75,8 @@ def _floating(network: nn.Module) -> dict[str, Tensor]:
 def _put(network: nn.Module, values: dict[str, Tensor]) -> None:
     weights = _floating(network)
     with torch.no_grad():
-        torch._foreach_copy_(list(weights.values()), [values[name] for name in weights])
+        for name, weight in weights.items():
+            weight.copy_(values[name])
 
 
 def weight_average(trainer: Any) -> WeightAverage | None:

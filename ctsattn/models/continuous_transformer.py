@@ -15,7 +15,7 @@ from ctsattn.data.scalers import FIXED
 from ctsattn.models.groups import make_path
 from ctsattn.models.joining import answer_one_by_one, join, part
 from ctsattn.models.linear_path import Spread, TimeFeatures
-from ctsattn.models.ranks import Ranks, StateNetwork, channel_linear
+from ctsattn.models.ranks import Ranks, channel_linear
 from ctsattn.models.tokens import ChannelIdentity, Covariates, ObservationTokens, PatchTokens
 from ctsattn.nn import HEADS, Encoder, Head, MixerConfig, QueryDecoder, WeightedHead, frequency_ladder
 
@@ -55,12 +55,10 @@ class ContinuousTransformer:
         show_ranks: Whether tokens show the place of a value among all of its channel, which wild values do
             not blur. For tokens that are observations.
         show_level: Whether questions know the last value and the mean of their channel.
-        show_state: Whether questions know what is told of all channels, through a small network.
         feedforward: Name in `ctsattn.nn.FEEDFORWARDS`.
         dropout: Share of features dropped in training.
         attention_dropout: Share of attention weights dropped in training; the exact operator then keeps all
             weights in memory.
-        token_dropout: Share of tokens that a window hides from encoder and decoder in training.
         drop_path: Share of residual branches dropped in training.
         linear_share: Share of training windows that are forecast by the linear path alone, so that it stands
             on its own and the network learns what it cannot say.
@@ -97,11 +95,9 @@ class ContinuousTransformer:
     own_maps: bool = False
     show_ranks: bool = False
     show_level: bool = False
-    show_state: bool = False
     feedforward: str = "swiglu"
     dropout: float = 0.1
     attention_dropout: float = 0.0
-    token_dropout: float = 0.0
     drop_path: float = 0.0
     linear_share: float = 0.0
     train_linear: bool = True
@@ -172,7 +168,6 @@ class ContinuousTransformerNetwork(nn.Module):
     def __init__(self, config: ContinuousTransformer, spec: TaskSpec) -> None:
         super().__init__()
         self.spec, self.linear_share, self.balance = spec, config.linear_share, config.balance
-        self.token_dropout = config.token_dropout
         self.join_channels, self.mix_channels = config.join_channels, config.mix_channels
         self.in_own_units = config.scaler in FIXED
         d_model = config.d_model
@@ -194,8 +189,6 @@ class ContinuousTransformerNetwork(nn.Module):
         self.show_level = config.show_level
         shown = TimeFeatures.num_features + 3 + self._levels_shown()
         self.ask = channel_linear(spec.num_channels, shown, d_model, config.own_maps)
-        told = spec.num_channels * (shown - TimeFeatures.num_features)
-        self.state = StateNetwork(told, d_model, config.dropout) if config.show_state else None
         head = HEADS[config.head]()
         self.head: Head = head if config.balance is None else WeightedHead(head, spec.num_targets)
         self.spread = Spread(spec, self.head.num_params - 1)
@@ -255,7 +248,6 @@ class ContinuousTransformerNetwork(nn.Module):
         # bfloat16 would tell 256 times apart
         with torch.autocast(batch.past_times.device.type, enabled=False):
             tokens, times, mask = self.tokens(batch, context)
-            mask = self._shown(mask)
             asked = self._questions(batch) + static + known_future[:, None]
         if not self.join_channels:
             memory = self.encoder(tokens.flatten(0, 1), times.flatten(0, 1), mask.flatten(0, 1))
@@ -270,27 +262,20 @@ class ContinuousTransformerNetwork(nn.Module):
         asked = asked[:, : self.spec.num_targets]
         return answer_one_by_one(self.decoder, asked, batch.future_times, memory, self._wanted(batch))
 
-    def _shown(self, mask: Tensor) -> Tensor:
-        """The tokens that stay `[batch, channels, length]`: in training a share of them goes."""
-        if not (self.training and self.token_dropout):
-            return mask
-        return mask & (torch.rand(mask.shape, device=mask.device) >= self.token_dropout)
-
     def _wanted(self, batch: Batch) -> Tensor:
         """Which answers are computed, `[batch, targets, queries]`: in training those that have a truth."""
         return batch.future_observed if self.training else torch.ones_like(batch.future_observed)
 
     def _questions(self, batch: Batch) -> Tensor:
         """Embedded queries of each channel, `[batch, channels, queries, d_model]`."""
-        features, told = self.features(batch.future_times)[:, None], self._summary(batch)
-        summary = told[:, :, None].expand(-1, -1, features.shape[2], -1)
+        features = self.features(batch.future_times)[:, None]
+        summary = self._summary(batch)[:, :, None].expand(-1, -1, features.shape[2], -1)
         features = features.expand(-1, summary.shape[1], -1, -1)
         asked = self.ask(torch.cat([features, summary], dim=-1))
-        asked = asked + self.identity.channel.weight[:, None]
-        return asked if self.state is None else asked + self.state(told)[:, None, None]
+        return asked + self.identity.channel.weight[:, None]
 
     def _summary(self, batch: Batch) -> Tensor:
-        """How much, how lately and how restlessly each channel was observed, `[batch, channels, 3]`."""
+        """How much, how lately and how restlessly each channel was observed, `[batch, channels, told]`."""
         times, values, mask = batch.past_times, batch.past_values, batch.past_mask
         gap = self.spec.median_gap
         count = mask.sum(dim=-1)

@@ -11,7 +11,6 @@ from ctsattn.data.batch import Batch
 from ctsattn.nn.heads import normal_quantile
 
 _KNOTS = 33  # values of a channel between which its normal scores are interpolated
-_LARGE = 5.0  # what a state network sees at most
 _MOST = 2**18  # values of a channel from which they are learned
 
 
@@ -74,27 +73,3 @@ class ChannelLinear(nn.Module):
 def channel_linear(channels: int, inputs: int, outputs: int, own_maps: bool) -> nn.Module:
     """A linear map of what channels show, shared by all or with what each adds to it."""
     return ChannelLinear(channels, inputs, outputs) if own_maps else nn.Linear(inputs, outputs)
-
-
-class StateNetwork(nn.Module):
-    """What is told of all channels of a window, as one vector.
-
-    Args:
-        inputs: Features of all channels together.
-        d_model: Features out.
-        dropout: Share of what is told, and of hidden features, dropped in training.
-    """
-
-    def __init__(self, inputs: int, d_model: int, dropout: float) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Dropout(dropout),
-            nn.Linear(inputs, 2 * d_model),
-            nn.SiLU(),
-            nn.Dropout(dropout),
-            nn.Linear(2 * d_model, d_model),
-        )
-
-    def forward(self, told: Tensor) -> Tensor:
-        """Map `told` `[batch, channels, features]` to `[batch, d_model]`; wild values count as large ones."""
-        return self.layers(told.clamp(-_LARGE, _LARGE).flatten(1))

@@ -33,9 +33,7 @@ CONFIGS = {
     "own_maps": ContinuousTransformer(
         **SMALL, join_channels=True, mix_channels=False, own_maps=True, show_ranks=True, show_level=True
     ),
-    "levels_of_patches": ContinuousTransformer(
-        **SMALL, patch=4, own_maps=True, show_level=True, show_state=True
-    ),
+    "levels_of_patches": ContinuousTransformer(**SMALL, patch=4, own_maps=True, show_level=True),
     "joined_patches": ContinuousTransformer(**SMALL, join_channels=True, patch=4),
     "no_channel_mixing": ContinuousTransformer(**SMALL, mix_channels=False),
     "causal_squared_error": ContinuousTransformer(**SMALL, is_causal=True, head="squared_error"),

@@ -88,21 +88,3 @@ def test_a_warm_up_teaches_the_ranks():
     before = network.tokens.ranks.knots.clone()
     network.warm_up([make_batch(rows=64)])
     assert not torch.equal(network.tokens.ranks.knots[0], before[0])
-
-
-def test_hidden_tokens_are_drawn_in_training_alone():
-    torch.manual_seed(3)
-    kinds = {"dropout": 0.0, "join_channels": True, "mix_channels": False}
-    network = ContinuousTransformer(**SMALL, **kinds, token_dropout=0.5).build(SPEC)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    plain = ContinuousTransformer(**SMALL, **kinds).build(SPEC)
-    plain.load_state_dict(network.state_dict())
-    batch = make_batch()
-    assert torch.equal(network.eval()(batch), plain.eval()(batch))
-    assert torch.equal(plain.train()(batch), plain(batch))
-    network.train()
-    assert not torch.equal(network(batch), network(batch))
-    shares = [network._shown(batch.past_mask).sum() / batch.past_mask.sum() for _ in range(200)]
-    assert torch.stack(shares).mean().item() == pytest.approx(0.5, abs=0.02)
