@@ -66,7 +66,7 @@ def accuracy() -> str:
         ["config_hash", "split", "metric"], keep="last"
     )  # a run done again counts once
     best = report.chosen(report.settings(found))
-    best = best[best["condition"] == "all"]
+    best = best[(best["condition"] == "all") & (best["members"] == 1)]
     measure = pd.Series("", index=best.index)
     value = pd.Series(float("nan"), index=best.index)
     for name in ("mae", "mase", "smape", "owa", "mse"):
@@ -83,7 +83,7 @@ def accuracy() -> str:
             str(data),
             f"{horizon:g}" if horizon else "its own",
             str(name),
-            *("" if pd.isna(v) else f"{v:.3f}" if v >= 0.1 else f"{v:.3g}" for v in row),
+            *("" if pd.isna(v) else f"{v:.3f}" if v >= 0.1 else f"{v:#.3g}" for v in row),
         ]
         for (data, horizon, name), row in zip(table.index, table.to_numpy(), strict=True)
     ]
