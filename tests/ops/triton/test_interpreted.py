@@ -189,10 +189,8 @@ def test_an_ordinary_request_goes_from_times_to_outputs_and_back(kernels, clock,
 
 @pytest.mark.parametrize("knots", [63, 64, 65, 128, 129, 193])
 @pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "full"])
-@pytest.mark.parametrize("alone", [True, False], ids=["a program a row", "a program a tile"])
-def test_rows_that_end_with_a_tile_or_just_after_it(kernels, knots, is_causal, alone, monkeypatch):
+def test_rows_that_end_with_a_tile_or_just_after_it(kernels, knots, is_causal):
     """The knot after a tile of 64 pieces is the first of the next tile, which has to exist."""
-    monkeypatch.setattr(kernels.launch, "LONGEST_ROW", 1024 if alone else 0)
     case = problem(queries=knots, knots=knots, head_dim=16, value_dim=16)
     found = {}
     for backend in ("triton", "reference"):
@@ -206,10 +204,8 @@ def test_rows_that_end_with_a_tile_or_just_after_it(kernels, knots, is_causal, a
 
 
 @pytest.mark.parametrize("place", [0, 70, 149])
-@pytest.mark.parametrize("longest_row", [0, 1024])
-def test_a_loud_knot_without_weight_does_no_harm(kernels, monkeypatch, place, longest_row):
+def test_a_loud_knot_without_weight_does_no_harm(kernels, monkeypatch, place):
     """Its exponential would be infinite: where there is one, the backward pass bounds exponents."""
-    monkeypatch.setattr(kernels.launch, "LONGEST_ROW", longest_row)
     monkeypatch.setitem(kernels.launch.KINDS, torch.float32, kernels.launch.KINDS[torch.bfloat16])
     case = problem("full", queries=20, knots=150, heads=1)
     times = torch.arange(150.0)

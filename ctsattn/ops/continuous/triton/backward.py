@@ -1,10 +1,9 @@
 """Triton: the backward pass, without atomic operations, so that it gives the same bits each time.
 
 Two kernels find the weights again from the log-sum-exp. One holds a tile of knots and walks over the
-queries: `backward_knots.py`. The other, here, holds a block of queries and walks over the knots. (For many
-short rows the first does all, one row a program.) With `g = dO·v - D`, `D = dO·O - dlse`, weights `w`
-relative to their sum, and for each piece its shares `left` and `right` and its `c` (`primitives.py`), the
-score of a knot has the gradient
+queries: `backward_knots.py`. The other, here, holds a block of queries and walks over the knots. With `g =
+dO·v - D`, `D = dO·O - dlse`, weights `w` relative to their sum, and for each piece its shares `left` and
+`right` and its `c` (`primitives.py`), the score of a knot has the gradient
 
     w g + h_after - h_before,     h = c (g1 - g0)
 

@@ -1,10 +1,4 @@
-"""Triton: gradients of keys, values and gaps. A program holds a tile of knots and walks over the queries.
-
-Or it holds the tiles of a row one after another, from the last to the first, and adds up the gradients of
-the row's queries on the way: then nobody else has to find the weights again. In memory that costs what
-flash attention's backward pass does, a float32 copy of the queries' gradient, so it is for short rows,
-which are many.
-"""
+"""Triton: gradients of keys, values and gaps. A program holds a tile of knots and walks over the queries."""
 
 import triton
 import triton.language as tl
@@ -12,7 +6,6 @@ import triton.language as tl
 from ctsattn.ops.continuous.triton.columns import RUNS, begins_piece, tile_offsets
 from ctsattn.ops.continuous.triton.edges import store_knots
 from ctsattn.ops.continuous.triton.gradients import tile_gradients
-from ctsattn.ops.continuous.triton.sums import add_query_gradients, last_of_block
 from ctsattn.ops.continuous.triton.views import (
     gaps_of_rows,
     hide,
@@ -58,11 +51,11 @@ def query_blocks(limits_ptr, n0, least, blocks, plain, STEP: tl.constexpr, CHUNK
 
 @triton.jit
 def knot_gradients_tile(
-    dk, dv, dgap, k, v, gap, end, q_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, sum_ptr, first_ptr,
+    dk, dv, dgap, k, v, gap, end, q_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, first_ptr,
     last_ptr, b, stride_q, stride_g, block, n0, num_queries, num_knots, head_dim, value_dim, scale, offset,
     BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V:
     tl.constexpr, MASK: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED:
-    tl.constexpr, GAPS: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
+    tl.constexpr, GAPS: tl.constexpr, SINGLE: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
     tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add what one block of queries gives to the gradients of a tile of knots."""
@@ -114,29 +107,44 @@ def knot_gradients_tile(
     dk = tl.dot(tl.trans(q), a, dk, input_precision=PRECISION)
     if GAPS:
         dgap += tl.sum(t, 0)
-    if ROWS > 0:
+    if SINGLE:
         dq = tl.dot(a, k, input_precision=PRECISION)
-        at = sum_ptr + block * (BM * D)
-        seen_before = last_of_block(block, num_queries, num_knots, offset, BM, SIGHT) > n0 + STEP
-        add_query_gradients(
-            dq, at, dq_ptr, block, n0, seen_before, num_queries, head_dim, scale, BM, D, SCALED, TERMS
-        )
+        if not SCALED:  # else the keys are
+            dq = dq * scale
+        elif TERMS == 0:
+            dq = dq * 2.0
+        col = tl.arange(0, D)
+        at = dq_ptr + row.to(tl.int64)[:, None] * head_dim + col[None, :]
+        mask = inside[:, None] & (col[None, :] < head_dim)
+        tl.store(at, dq.to(dq_ptr.dtype.element_ty), mask=mask)
     return dk, dv, dgap
 
 
-@triton.jit
-def knot_tile(
-    tile, tiles, all_tiles, bh, b, kv_head, q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, limits_ptr,
-    grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, sum_ptr, dk_ptr, dv_ptr, dgap_ptr, k_edge_ptr, v_edge_ptr,
-    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
-    stride_gb, stride_gh, stride_gn, kv_heads, groups, num_queries, num_knots, head_dim, value_dim, scale,
-    offset, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V:
-    tl.constexpr, DENSE: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED:
-    tl.constexpr, GAPS: tl.constexpr, ROWS: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST:
-    tl.constexpr, PRECISION: tl.constexpr,
+@triton.jit(do_not_specialize=["batches", "kv_heads", "num_queries", "num_knots", "offset"])
+def attention_bwd_knots_kernel(
+    q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, limits_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr,
+    dk_ptr, dv_ptr, dgap_ptr, k_edge_ptr, v_edge_ptr, stride_qb, stride_qh, stride_qn, stride_kb, stride_kh,
+    stride_kn, stride_vb, stride_vh, stride_vn, stride_gb, stride_gh, stride_gn, batches, kv_heads, groups,
+    num_queries, num_knots, head_dim, value_dim, scale, offset, BM: tl.constexpr, BN: tl.constexpr, D:
+    tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, DENSE: tl.constexpr, FILL:
+    tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, GAPS: tl.constexpr, SINGLE:
+    tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of keys, values and gaps of one tile of knots, over all query heads that share it."""
+    """Gradients of keys, values and gaps of one tile of knots, over all query heads that share it.
+
+    `SINGLE`: the tile holds all knots, so the gradient of the queries is complete as well.
+    """
+    if DENSE:
+        stride_qn = D
+        stride_kn = D
+        stride_vn = DV
+        stride_gn = DV
     STEP: tl.constexpr = BN - RUNS
+    tiles = tl.num_programs(0) // batches
+    tile = tl.program_id(0) % tiles
+    bh = (tl.program_id(0) // tiles).to(tl.int64)
+    b = bh // kv_heads
+    kv_head = bh % kv_heads
     n0 = tile * STEP
     blocks = tl.cdiv(num_queries, BM)
     local = tile_offsets(BN, STEP)
@@ -155,12 +163,12 @@ def knot_tile(
     # The first knot alone is no piece of the tile, but may be all that a query sees.
     least = n0 if SIGHT == 0 else tl.where(tile > 0, n0 + 1, 0)
     low, whole_low, whole_high, high = query_blocks(limits_ptr, n0, least, blocks, plain, STEP, 128)
-    if ROWS > 0:  # the first tile writes the gradient of every query
-        none_whole = (n0 == 0) & (whole_low >= whole_high)
-        low = tl.where(n0 == 0, 0, low)
-        high = tl.where(n0 == 0, blocks, high)
-        whole_low = tl.where(none_whole, 0, whole_low)
-        whole_high = tl.where(none_whole, 0, whole_high)
+    if SINGLE:  # every query needs its gradient written
+        low = 0
+        high = blocks
+        if whole_low >= whole_high:
+            whole_low = 0
+            whole_high = 0
 
     dk = tl.zeros((D, BN), tl.float32)
     dv = tl.zeros((DV, BN), tl.float32)
@@ -174,76 +182,31 @@ def knot_tile(
             block = tl.where(step < whole_low - low, low + step, whole_high + step - (whole_low - low))
             dk, dv, dgap = knot_gradients_tile(
                 dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr + row0 *
-                head_dim, sum_ptr + (bh * groups + i) * blocks * (BM * D), first_ptr, last_ptr, b, stride_qn,
+                head_dim,  first_ptr, last_ptr, b, stride_qn,
                 stride_gn, block, n0, num_queries, num_knots, head_dim, value_dim, scale, offset, BM, BN, D,
-                DV, EVEN, EVEN_V, True, FILL, SIGHT, SIMPLE, SCALED, GAPS, ROWS, TERMS, RADIUS, FAST,
+                DV, EVEN, EVEN_V, True, FILL, SIGHT, SIMPLE, SCALED, GAPS, SINGLE, TERMS, RADIUS, FAST,
                 PRECISION,
             )  # fmt: skip
         for step in tl.range(0, whole_high - whole_low):
             block = whole_low + step
             dk, dv, dgap = knot_gradients_tile(
                 dk, dv, dgap, k, v, gap, end, q_at, grad_at, lse_ptr + row0, delta_ptr + row0, dq_ptr + row0 *
-                head_dim, sum_ptr + (bh * groups + i) * blocks * (BM * D), first_ptr, last_ptr, b, stride_qn,
+                head_dim,  first_ptr, last_ptr, b, stride_qn,
                 stride_gn, block, n0, num_queries, num_knots, head_dim, value_dim, scale, offset, BM, BN, D,
-                DV, EVEN, EVEN_V, False, FILL, SIGHT, SIMPLE, SCALED, GAPS, ROWS, TERMS, RADIUS, FAST,
+                DV, EVEN, EVEN_V, False, FILL, SIGHT, SIMPLE, SCALED, GAPS, SINGLE, TERMS, RADIUS, FAST,
                 PRECISION,
             )  # fmt: skip
+    all_tiles = tl.num_programs(0).to(tl.int64)
     at = bh * tiles + tile
     dk_ptr += bh * num_knots * head_dim
     dv_ptr += bh * num_knots * value_dim
     store_knots(
-        dk * scale, dk_ptr, k_edge_ptr, all_tiles * head_dim, at, head_dim, n0, num_knots, BN, D, ROWS == 1
+        dk * scale, dk_ptr, k_edge_ptr, all_tiles * head_dim, at, head_dim, n0, num_knots, BN, D, SINGLE
     )
-    store_knots(
-        dv, dv_ptr, v_edge_ptr, all_tiles * value_dim, at, value_dim, n0, num_knots, BN, DV, ROWS == 1
-    )
+    store_knots(dv, dv_ptr, v_edge_ptr, all_tiles * value_dim, at, value_dim, n0, num_knots, BN, DV, SINGLE)
     if GAPS:
         right_knot = n0 + local + 1
         is_piece = (right_knot < num_knots) & begins_piece(BN)
         dgap_ptr += bh * num_knots
         tl.store(dgap_ptr + right_knot, dgap, mask=is_piece)
         tl.store(dgap_ptr, 0.0, mask=tile == 0)  # no piece ends there
-
-
-@triton.jit(do_not_specialize=["batches", "kv_heads", "num_queries", "num_knots", "offset"])
-def attention_bwd_knots_kernel(
-    q_ptr, k_ptr, v_ptr, gap_ptr, first_ptr, last_ptr, limits_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr,
-    sum_ptr, dk_ptr, dv_ptr, dgap_ptr, k_edge_ptr, v_edge_ptr, stride_qb, stride_qh, stride_qn, stride_kb,
-    stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_gb, stride_gh, stride_gn, batches, kv_heads,
-    groups, num_queries, num_knots, head_dim, value_dim, scale, offset, BM: tl.constexpr, BN: tl.constexpr, D:
-    tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, DENSE: tl.constexpr, FILL:
-    tl.constexpr, SIGHT: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, GAPS: tl.constexpr, ROWS:
-    tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Gradients of keys, values and gaps of one tile of knots, over all query heads that share it.
-
-    `ROWS`: a program has all tiles of a row, and so the gradients of the queries as well.
-    """
-    if DENSE:
-        stride_qn = D
-        stride_kn = D
-        stride_vn = DV
-        stride_gn = DV
-    bh = tl.program_id(0).to(tl.int64)
-    if ROWS > 0:
-        tiles = tl.maximum(tl.cdiv(num_knots, BN - RUNS), 1)
-        all_tiles = tl.num_programs(0).to(tl.int64) * tiles
-        count = tiles
-        last = tiles - 1
-    else:
-        tiles = tl.num_programs(0) // batches
-        all_tiles = tl.num_programs(0).to(tl.int64)
-        count = 1
-        last = tl.program_id(0) % tiles
-        bh = bh // tiles
-    for i in range(count):
-        knot_tile(
-            last - i, tiles, all_tiles, bh, bh // kv_heads, bh % kv_heads, q_ptr, k_ptr, v_ptr, gap_ptr,
-            first_ptr, last_ptr, limits_ptr, grad_out_ptr, lse_ptr, delta_ptr, dq_ptr, sum_ptr, dk_ptr,
-            dv_ptr, dgap_ptr, k_edge_ptr, v_edge_ptr, stride_qb, stride_qh, stride_qn, stride_kb, stride_kh,
-            stride_kn, stride_vb, stride_vh, stride_vn, stride_gb, stride_gh, stride_gn, kv_heads, groups,
-            num_queries, num_knots, head_dim, value_dim, scale, offset, BM, BN, D, DV, EVEN, EVEN_V, DENSE,
-            FILL, SIGHT, SIMPLE, SCALED, GAPS, ROWS, TERMS, RADIUS, FAST, PRECISION,
-        )  # fmt: skip
-        if ROWS == 2:
-            tl.debug_barrier()  # what was added to the sums of the queries' gradients is seen from now on

@@ -104,10 +104,6 @@ CAREFUL = {
     ("queries", 128): Tile(16, 64, 4, 1),
     ("queries", 256): Tile(16, 64, 4, 1),
 }
-# Rows of one key head that a program of the backward pass has to itself have at most so many knots, and fill
-# at least this part of the places that the GPU has for programs, in as many waves as it takes.
-LONGEST_ROW = 1024
-FILLED = 0.75
 # What a caller measured himself: (kernel, width, dtype) -> tile.
 TUNED: dict[tuple[str, int, torch.dtype], Tile] = {}
 
@@ -215,16 +211,6 @@ def launch_forward(
     return out, lse
 
 
-def _row_by_row(sight: Sight, rows: int, k: Tensor, v: Tensor) -> bool:
-    """Whether one program shall have a whole row in the backward pass, and so find its weights only once."""
-    narrow = k.shape[-1] + v.shape[-1] <= 128  # else the registers do not suffice
-    if not narrow or sight.kind == 0 or v.shape[-2] > LONGEST_ROW:
-        return False
-    # By their registers, two programs run on a multiprocessor at a time.
-    places = 2 * torch.cuda.get_device_properties(v.device).multi_processor_count if v.is_cuda else 1
-    return rows >= FILLED * places * triton.cdiv(rows, places)
-
-
 def launch_backward(
     grad_out: Tensor,
     grad_lse: Tensor | None,
@@ -261,13 +247,10 @@ def launch_backward(
         )
         for size in (head_dim, value_dim)
     ]
-    rows = 1 if single else 2 if _row_by_row(sight, batch * kv_heads, k, v) else 0
-    added = batch * heads * blocks * tile.queries * shared["D"] if rows == 2 else 0
-    sums = torch.empty((added,), dtype=torch.float32, device=q.device)
-    attention_bwd_knots_kernel[((1 if rows else tiles) * batch * kv_heads,)](
-        q, k, v, gaps, sight.first, sight.last, limits, grad_out, lse2, delta, dq, sums, dk, dv, dgaps,
+    attention_bwd_knots_kernel[(tiles * batch * kv_heads,)](
+        q, k, v, gaps, sight.first, sight.last, limits, grad_out, lse2, delta, dq, dk, dv, dgaps,
         *edges, *strides, batch * kv_heads, kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim,
-        scale, sight.offset, BM=tile.queries, BN=tile.columns, GAPS=with_gaps, ROWS=rows, **shared,
+        scale, sight.offset, BM=tile.queries, BN=tile.columns, GAPS=with_gaps, SINGLE=single, **shared,
         **tile.options,
     )  # fmt: skip
     if not single:
@@ -275,7 +258,6 @@ def launch_backward(
             dk, dv, *edges, batch * kv_heads, knots, head_dim, value_dim, BN=tile.columns, D=shared["D"],
             DV=shared["DV"], num_warps=1,
         )  # fmt: skip
-    if rows == 0:
         tile = choose_tile("queries", q, v)
         short = knots <= 1024 and head_dim + value_dim <= 128  # measured on an H200
         attention_bwd_queries_kernel[(triton.cdiv(queries, tile.queries) * batch * heads,)](
