@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import tempfile
 import threading
 import warnings
@@ -200,6 +201,21 @@ def _quiet_lightning() -> Iterator[None]:
             logger.setLevel(level)
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let an interrupt leave as it came: Lightning makes an exit of it and is deaf to all further ones."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as left:
+        if isinstance(left.__context__, KeyboardInterrupt):
+            raise left.__context__ from None
+        raise
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+
+
 def _trainer_options(training: Training, validate: bool, folder: str) -> dict[str, Any]:
     from ctsattn.forecasting.sharding import sharding_strategy
 
@@ -273,7 +289,8 @@ def train(
     kind = ShardedLearner if training.strategy == "fsdp" else Learner
     learner = kind(network, training, progress)
     file = RunFile.of(training, name)
-    with own_randomness(seed), _quiet_lightning(), tempfile.TemporaryDirectory() as folder:
+    quiet, interruptible = _quiet_lightning(), _interruptible()
+    with own_randomness(seed), quiet, interruptible, tempfile.TemporaryDirectory() as folder:
         options = _trainer_options(training, validation is not None, folder)
         log = run(learner, batches, validation, options, file)
     network.eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -131,10 +132,18 @@ def test_the_thread_ends_with_the_fit_however_it_ends(error):
     if error is None:
         model.fit(irregular())
     else:
-        with pytest.raises((RuntimeError, SystemExit, KeyboardInterrupt)):
+        with pytest.raises(type(error)):
             model.fit(irregular())
     assert look.seen == 1
     assert not makers()
+
+
+def test_after_an_interrupted_fit_the_next_interrupt_is_heard():
+    model = tiny(training=replace(QUICK, trainer={"callbacks": [Look(KeyboardInterrupt())]}))
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(irregular())
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_training_reads_the_batches_of_the_stream_and_they_are_made_in_the_thread(monkeypatch):
