@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import tempfile
@@ -11,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +22,16 @@ from ctsattn.data.batch import Batch
 from ctsattn.forecasting.loss_history import History, read_history
 
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+# Largest value of options that are numbers of at least 0; None for those with a check of their own.
+_MOST = {
+    "learning_rate": None,
+    "validation_share": None,
+    "average": None,
+    "weight_decay": math.inf,
+    "gradient_clip": math.inf,
+    "warmup": 1,
+    "impute_share": 1,
+}
 # PyTorch has one random generator per process, so fits in threads take turns.
 _one_fit_at_a_time = threading.RLock()
 
@@ -105,8 +117,9 @@ class Training:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"`Training.{name}` must be an integer of at least 1, but it is {value!r}.")
-        if not self.learning_rate > 0:
-            raise ValueError(f"`Training.learning_rate` must be positive, but it is {self.learning_rate!r}.")
+        self._check_numbers()
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"`Training.learning_rate` must be positive and finite, but it is {self.learning_rate!r}.")
         if not 0 < self.validation_share < 1:
             raise ValueError(
                 f"`Training.validation_share` must lie between 0 and 1, but it is {self.validation_share!r}. "
@@ -121,6 +134,19 @@ class Training:
                 f"`Training.precision` must be one of {', '.join(_PRECISIONS)}, but it is {self.precision!r}."
             )
         self._check_strategy()
+
+    def _check_numbers(self) -> None:
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if not isinstance(value, Real):
+                raise ValueError(f"`Training.{name}` must be a number, but it is {value!r}.")
+            if most is not None and not 0 <= float(value) <= most:
+                upper = "" if most == math.inf else f" and at most {most}"
+                raise ValueError(f"`Training.{name}` must be at least 0{upper}, but it is {value!r}.")
+        if self.patience is not None and (not isinstance(self.patience, int) or self.patience < 0):
+            raise ValueError(
+                f"`Training.patience` must be an integer of at least 0 or None, but it is {self.patience!r}."
+            )
 
     def _check_strategy(self) -> None:
         other = self.trainer.get("strategy", self.strategy)

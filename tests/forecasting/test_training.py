@@ -206,6 +206,12 @@ def test_lightning_options_pass_through():
         ("precision", "half", "must be one of 32-true, bf16-mixed, 16-mixed"),
         ("validation_share", 0.0, "set `patience=None`"),
         ("average", 1.0, "`Training.average` must be at least 0 and below 1, but it is 1.0"),
+        ("average", None, "`Training.average` must be a number, but it is None"),
+        ("learning_rate", "fast", "`Training.learning_rate` must be a number, but it is 'fast'"),
+        ("warmup", math.nan, "`Training.warmup` must be at least 0 and at most 1, but it is nan"),
+        ("impute_share", -1.0, "`Training.impute_share` must be at least 0 and at most 1, but it is -1.0"),
+        ("weight_decay", -1.0, "`Training.weight_decay` must be at least 0, but it is -1.0"),
+        ("patience", "x", "`Training.patience` must be an integer of at least 0 or None, but it is 'x'"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(option, value, text):
