@@ -119,7 +119,9 @@ class Training:
                 raise ValueError(f"`Training.{name}` must be an integer of at least 1, but it is {value!r}.")
         self._check_numbers()
         if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"`Training.learning_rate` must be positive and finite, but it is {self.learning_rate!r}.")
+            raise ValueError(
+                f"`Training.learning_rate` must be positive and finite, but it is {self.learning_rate!r}."
+            )
         if not 0 < self.validation_share < 1:
             raise ValueError(
                 f"`Training.validation_share` must lie between 0 and 1, but it is {self.validation_share!r}. "
