@@ -10,8 +10,9 @@ from math import isfinite
 
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active
+from torch._C import _are_functorch_transforms_active, _get_tracing_state
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
@@ -20,7 +21,7 @@ FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def may_look_at_values(*tensors: Tensor | None) -> bool:
     """Whether the values of all tensors can be read without waiting for a device or breaking a graph."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _is_watched():
         return False
     return all(tensor is None or _is_plain(tensor) for tensor in tensors)
 
@@ -30,12 +31,32 @@ def are_plain(*tensors: Tensor) -> bool:
 
     Then a kernel may be handed their addresses: nothing compiles, traces or transforms, none is a subclass.
     """
-    if torch.compiler.is_compiling() or _are_functorch_transforms_active() or is_in_torch_dispatch_mode():
+    if torch.compiler.is_compiling() or _are_functorch_transforms_active() or _is_watched():
         return False
     for x in tensors:  # noqa: SIM110 (a generator takes longer)
-        if type(x) not in (Tensor, Parameter) or not x.is_cpu:
+        if type(x) not in (Tensor, Parameter) or not x.is_cpu or x.is_neg():
             return False
     return True
+
+
+def are_transformed(*given: object) -> bool:
+    """Whether function transforms see some of what is given, or tangents may go with it.
+
+    A registered operator would drop these without a word, where `torch.autograd.Function` refuses them.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return _may_be_dual() or any(isinstance(x, Tensor) and is_functorch_wrapped_tensor(x) for x in given)
+
+
+def _is_watched() -> bool:
+    """Whether operators are being recorded or differentiated: what is done past them would be lost."""
+    return _may_be_dual() or is_in_torch_dispatch_mode() or _get_tracing_state() is not None
+
+
+def _may_be_dual() -> bool:
+    """Whether `torch.autograd.forward_ad` runs, whose tensors are of an ordinary type."""
+    return forward_ad._current_level >= 0
 
 
 def check_attention_inputs(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
@@ -182,6 +203,6 @@ def check_ascending(
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is an ordinary one on the CPU: not fake, not inside `vmap` or `grad`."""
+    """Whether a tensor is an ordinary one on the CPU: not fake, not negated, not inside `vmap` or `grad`."""
     ordinary = type(tensor) in (Tensor, Parameter) and tensor.device.type == "cpu"
-    return ordinary and not is_functorch_wrapped_tensor(tensor)
+    return ordinary and not is_functorch_wrapped_tensor(tensor) and not tensor.is_neg()

@@ -32,10 +32,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from ctsattn._checks import are_transformed
 from ctsattn.ops.continuous.ends import repeat_heads
 from ctsattn.ops.mapping import fold_into_batch
 
@@ -191,10 +191,7 @@ _backward_once = once_differentiable(_backward)
 
 def weighted_attention(*args: Any) -> tuple[Tensor, Tensor]:
     """`stock_attention`, inside function transforms too; arguments as there."""
-    eager = not torch.compiler.is_compiling()
-    if eager and any(isinstance(x, Tensor) and is_functorch_wrapped_tensor(x) for x in args):
-        return _StockAttention.apply(*args)
-    return stock_attention(*args)
+    return (_StockAttention.apply if are_transformed(*args) else stock_attention)(*args)
 
 
 class _KernelCall(NamedTuple):

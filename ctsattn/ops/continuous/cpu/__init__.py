@@ -42,9 +42,9 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd.function import once_differentiable
 
+from ctsattn._checks import are_transformed
 from ctsattn.ops.mapping import fold_into_batch
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -85,9 +85,7 @@ def core(
 ) -> tuple[Tensor, Tensor]:
     """Integrate over the whole pieces that each query sees; see `reference.core`."""
     del causal, full, offset  # the kernels read what they need from `first` and `last`
-    eager = not torch.compiler.is_compiling()
-    transformed = eager and any(is_functorch_wrapped_tensor(x) for x in (q, k, v, gaps))
-    operator = _Attention.apply if transformed else _attention
+    operator = _Attention.apply if are_transformed(q, k, v, gaps) else _attention
     out, lse, _, _ = operator(q, k, v, gaps, first, last, scale)
     return out, lse
 
