@@ -6,7 +6,9 @@ on the CPU, outside compiled code and outside function transforms (`may_look_at_
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+_Kind = TypeVar("_Kind")
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -116,6 +119,13 @@ def check_tensor(name: str, given: object) -> None:
             f"`{name}` must be a tensor, but it is of type {type(given).__name__}. Convert it with "
             f"`torch.as_tensor`."
         )
+
+
+def named(option: str, name: object, table: Mapping[str, _Kind]) -> _Kind:
+    """What stands under a name in a table, or a `ValueError` that tells the names."""
+    if not isinstance(name, str) or name not in table:
+        raise ValueError(f"`{option}` must be one of {', '.join(table)}, but it is {name!r}.")
+    return table[name]
 
 
 def check_head_counts(heads: int, kv_heads: int, enable_gqa: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ctsattn._checks import named
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.data.scalers import FIXED
 from ctsattn.models.groups import make_path
@@ -189,7 +190,7 @@ class ContinuousTransformerNetwork(nn.Module):
         self.show_level = config.show_level
         shown = TimeFeatures.num_features + 3 + self._levels_shown()
         self.ask = channel_linear(spec.num_channels, shown, d_model, config.own_maps)
-        head = HEADS[config.head]()
+        head = named("head", config.head, HEADS)()
         self.head: Head = head if config.balance is None else WeightedHead(head, spec.num_targets)
         self.spread = Spread(spec, self.head.num_params - 1)
         self.gate = nn.Linear(d_model, self.linear.num_anchors)

@@ -34,6 +34,8 @@ def compared_periods(spec: TaskSpec) -> tuple[float, float]:
 
 def make_path(config: Any, spec: TaskSpec, *, fixed: bool = False) -> LinearPath | GroupedPath:
     """The linear path that the config of a model asks for, or one for each of its groups."""
+    if not isinstance(config.groups, int) or config.groups < 1:
+        raise ValueError(f"`groups` must be an integer of at least 1, but it is {config.groups!r}.")
     paths = [linear_path(config, spec, fixed=fixed) for _ in range(config.groups)]
     return paths[0] if len(paths) == 1 else GroupedPath(paths, spec)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ctsattn._checks import named
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.models.groups import make_path
 from ctsattn.models.linear_path import Spread
@@ -79,7 +80,7 @@ class LinearNetwork(nn.Module):
         super().__init__()
         self.targets = spec.num_targets
         self.linear = make_path(config, spec)
-        self.head = HEADS[config.head]()
+        self.head = named("head", config.head, HEADS)()
         self.spread = Spread(spec, self.head.num_params - 1)
 
     def warm_up(self, batches: Iterable[Batch]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from ctsattn._checks import named
 from ctsattn.nn.dropout import Dropout
 from ctsattn.nn.encoder import StochasticDepth
 from ctsattn.nn.feedforward import FEEDFORWARDS
@@ -14,7 +15,8 @@ from ctsattn.nn.projections import AttentionProjections
 
 def reader(mixer: str, config: MixerConfig) -> AttentionMixer:
     """The attention that reads a sequence at query times: the mixer's own, or softmax for a recurrence."""
-    kind = MIXERS[mixer] if issubclass(MIXERS[mixer], AttentionMixer) else MIXERS["softmax"]
+    asked = named("mixer", mixer, MIXERS)
+    kind = asked if issubclass(asked, AttentionMixer) else MIXERS["softmax"]
     built = kind(config)
     assert isinstance(built, AttentionMixer)
     return built
@@ -72,7 +74,7 @@ class DecoderLayer(nn.Module):
         self.reader = reader(mixer, config)
         self.channel_norm = nn.LayerNorm(d_model) if mix_channels else None
         self.channels = ChannelMixing(d_model, config.num_heads) if mix_channels else None
-        self.feedforward = FEEDFORWARDS[feedforward](d_model, d_ff, dropout)
+        self.feedforward = named("feedforward", feedforward, FEEDFORWARDS)(d_model, d_ff, dropout)
         self.drop = nn.Sequential(Dropout(dropout), StochasticDepth(drop_path))
 
     def forward(self, x: Tensor, query_times: Tensor, memory: Tensor, times: Tensor, mask: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ctsattn._checks import named
 from ctsattn.nn.dropout import Dropout
 from ctsattn.nn.feedforward import FEEDFORWARDS
 from ctsattn.nn.mixers import MIXERS, MixerConfig
@@ -56,8 +57,8 @@ class EncoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.mixer_norm, self.feedforward_norm = nn.LayerNorm(config.d_model), nn.LayerNorm(config.d_model)
-        self.mixer = MIXERS[mixer](config)
-        self.feedforward = FEEDFORWARDS[feedforward](config.d_model, d_ff, dropout)
+        self.mixer = named("mixer", mixer, MIXERS)(config)
+        self.feedforward = named("feedforward", feedforward, FEEDFORWARDS)(config.d_model, d_ff, dropout)
         self.drop = nn.Sequential(Dropout(dropout), StochasticDepth(drop_path))
 
     def forward(self, x: Tensor, times: Tensor, mask: Tensor | None = None) -> Tensor:
