@@ -250,6 +250,20 @@ def test_it_says_what_it_cannot_run_and_what_can(kernels, monkeypatch):
     assert 'on a GPU, but `q` is on cpu; `backend="cpu"` runs there' in kernels.why_not(x, x, x)
 
 
+@pytest.mark.parametrize(
+    ("capability", "tf32", "fast"), [(9, True, 2), (8, True, 2), (9, False, 1), (10, True, 1)]
+)
+def test_threads_exchange_registers_only_where_it_is_known_which_hold_a_row(
+    kernels, monkeypatch, capability, tf32, fast
+):
+    x = torch.zeros(1, 1, 2, 16)
+    assert kernels.launch._fast(x, tf32) == 0
+    monkeypatch.setattr(kernels.launch, "interpreted", lambda: False)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (capability, 0))
+    assert kernels.launch._fast(x, tf32) == fast
+
+
 @pytest.mark.parametrize("with_times", [True, False])
 def test_it_is_traced_into_one_graph(kernels, with_times):
     case = problem("causal", queries=20, knots=20, heads=1)

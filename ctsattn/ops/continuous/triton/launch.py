@@ -119,6 +119,18 @@ def choose_tile(kernel: str, q: Tensor, v: Tensor) -> Tile:
     return next(tile for most, tile in HOPPER[kernel, width] if v.shape[-2] <= most)
 
 
+def _fast(q: Tensor, tf32: bool) -> int:
+    """0: no inline assembly; 1: within an element; 2: also between the four threads that hold a row of products.
+
+    Which threads these are was read off the layouts that the compiler gives products of the matrix unit of
+    compute capability 8 and 9. Elsewhere, and in full float32, which does not use that unit, 1 asks the
+    compiler to move the elements.
+    """
+    if interpreted() or torch.version.hip:
+        return 0
+    return 2 if tf32 and torch.cuda.get_device_capability(q.device)[0] in (8, 9) else 1
+
+
 def _shared_arguments(
     sight: Sight, scale: float, q: Tensor, k: Tensor, v: Tensor, *more: Tensor
 ) -> dict[str, object]:
@@ -128,7 +140,6 @@ def _shared_arguments(
     exact = math.frexp(scale)[0] == 0.5  # a power of two: multiplying by it rounds nothing
     tf32 = q.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest"
     dense = all(x.stride(-2) == _width(x.shape[-1]) for x in (q, k, v, *more))
-    # 2: results of products lie as the matrix unit leaves them, so that threads may exchange registers.
     return {
         "D": wide,
         "DV": wide_v,
@@ -141,7 +152,7 @@ def _shared_arguments(
         "SCALED": exact and q.dtype != torch.float16,
         "TERMS": kind.terms,
         "RADIUS": kind.radius,
-        "FAST": 0 if interpreted() or torch.version.hip else 2 if tf32 else 1,
+        "FAST": _fast(q, tf32),
         "PRECISION": "tf32" if tf32 else "ieee",
     }
 
