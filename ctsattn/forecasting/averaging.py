@@ -30,9 +30,9 @@ class WeightAverage(lightning.Callback):
         self.average: dict[str, Tensor] | None = None
         self._own: dict[str, Tensor] | None = None
 
-    def restore(self, average: dict[str, Tensor]) -> None:
-        """Go on from an average that a checkpoint kept."""
-        self.average = average or None
+    def restore(self, average: dict[str, Tensor], device: torch.device) -> None:
+        """Go on from an average that a checkpoint kept, on the device of the weights."""
+        self.average = {name: value.to(device) for name, value in average.items()} or None
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int

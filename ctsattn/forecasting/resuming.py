@@ -164,9 +164,8 @@ def restore_trainer(trainer: Any, saved: State) -> None:
     trainer.lr_scheduler_configs[0].scheduler.load_state_dict(dict(header["schedule"]))
     trainer.precision_plugin.load_state_dict(header["precision"])
     if (average := weight_average(trainer)) is not None:
-        average.restore(
-            {k.removeprefix("average/"): v for k, v in tensors.items() if k.startswith("average/")}
-        )
+        kept = {k.removeprefix("average/"): v for k, v in tensors.items() if k.startswith("average/")}
+        average.restore(kept, weights[0].device)
     stopping = trainer.early_stopping_callback
     if stopping is not None and "waited" in header:
         stopping.wait_count, stopping.best_score = header["waited"], tensors["best_score"]

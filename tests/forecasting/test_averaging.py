@@ -6,7 +6,9 @@ from typing import Any
 
 import lightning
 import pytest
+import torch
 
+from ctsattn.forecasting.averaging import WeightAverage
 from ctsattn.forecasting.training import Training, train
 from tests.forecasting.test_training import Constant, Stream, batch_of, fast
 
@@ -57,6 +59,14 @@ def test_the_average_is_validated_and_kept_while_the_steps_go_on_from_where_they
     expected = averages(seen.steps, 0.8)
     assert seen.validated == pytest.approx(expected[4::5], rel=1e-5)
     assert network.level.item() == pytest.approx(expected[log.best_step - 1], rel=1e-5)
+
+
+def test_an_average_of_a_checkpoint_goes_to_the_device_of_the_weights():
+    kept = WeightAverage(0.9)
+    kept.restore({"level": torch.zeros(1)}, torch.device("meta"))
+    assert kept.average is not None and kept.average["level"].is_meta
+    kept.restore({}, torch.device("meta"))
+    assert kept.average is None
 
 
 def test_weights_spread_over_devices_have_no_average():
