@@ -106,8 +106,10 @@ class _Maker(threading.Thread):
                     self._queue.get_nowait()
             # Python may collect a dropped iteration in any thread, in this one too.
             if not self.is_alive() or threading.current_thread() is self:
-                return
+                break
             self.join(0.05)
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)  # who still reads an iteration that was closed is told of its end
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager[object]:

@@ -94,6 +94,17 @@ def test_a_dropped_iteration_and_a_new_one_end_the_thread():
     assert not makers()
 
 
+def test_an_iteration_that_another_took_the_place_of_ends():
+    ahead = Ahead(counted([]), CPU)
+    first = iter(ahead)
+    next(first)
+    next(second := iter(ahead))
+    assert list(first) == []
+    assert next(second) is not None
+    ahead.close()
+    assert list(second) == []
+
+
 def test_close_waits_for_a_batch_in_the_making():
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
