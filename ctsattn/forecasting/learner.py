@@ -21,6 +21,7 @@ from ctsattn.forecasting.loss_history import LossHistory, read_history
 from ctsattn.forecasting.prefetch import Ahead
 from ctsattn.forecasting.resuming import Checkpointing, RunFile, State
 from ctsattn.forecasting.shards import whole
+from ctsattn.forecasting.streams import Onward
 from ctsattn.forecasting.training import Progress, Training, TrainingLog
 from ctsattn.losses import masked_mean
 
@@ -73,7 +74,7 @@ def run(
     learner.outcome = outcome
     trainer = _make_trainer(learner, batches, validation, options, file, saved)
     held = None if validation is None else Held(validation)
-    with contextlib.closing(Ahead(batches, learner)) as ahead:
+    with contextlib.closing(Ahead(Onward(batches, learner), learner)) as ahead:
         trainer.fit(learner, train_dataloaders=Held(ahead), val_dataloaders=held)
     # Processes that a strategy spawns end with what they know; only weights come back by themselves.
     log = learner.log_of_run if learner.log_of_run is not None else _read_log(outcome)

@@ -67,6 +67,26 @@ class WindowStream:
         self._begin = (number, state)
 
 
+class Onward:
+    """A stream whose later iterations, the epochs of a trainer, go on where training stands.
+
+    Args:
+        stream: Batches; one that cannot tell its state begins again.
+        learner: Counts the `batches` that were used.
+    """
+
+    def __init__(self, stream: Any, learner: Any) -> None:
+        self.stream, self.learner = stream, learner
+        self._begun = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        used = self.learner.batches
+        if self._begun and hasattr(self.stream, "start_from") and not self.learner.trainer.overfit_batches:
+            self.stream.start_from(used, self.stream.state_before(used))
+        self._begun = True
+        yield from self.stream
+
+
 @dataclass(frozen=True)
 class HeldOut:
     """Validation windows, collated anew in each round to bound memory; each process has a part.
