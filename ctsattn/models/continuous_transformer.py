@@ -129,13 +129,22 @@ class ContinuousTransformer:
 
 
 def make_tokens(config: ContinuousTransformer, spec: TaskSpec) -> ObservationTokens | PatchTokens:
-    """The tokenisation that a config asks for, or that suits the look-back of the task."""
+    """The tokenisation that a config asks for, or that suits the look-back of the task.
+
+    Raises:
+        ValueError: Ranks are to be shown where tokens are patches.
+    """
     steps, patch = round(spec.lookback / spec.median_gap), config.patch
     if patch == "auto":
         patch = None if steps <= _MAX_OBSERVATIONS else 2 * math.ceil(steps / _PATCHES)
     if patch is None:
         ranks = Ranks(spec.num_channels) if config.show_ranks else None
         return ObservationTokens(spec, config.d_model, config.own_maps, ranks)
+    if config.show_ranks:
+        raise ValueError(
+            f"`show_ranks` shows observations, but with `patch={config.patch!r}` and {steps} steps of past "
+            "the tokens are patches. Give `patch=None`."
+        )
     return PatchTokens(spec, config.d_model, patch, config.stride or max(1, patch // 2))
 
 

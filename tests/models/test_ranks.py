@@ -88,3 +88,8 @@ def test_a_warm_up_teaches_the_ranks():
     before = network.tokens.ranks.knots.clone()
     network.warm_up([make_batch(rows=64)])
     assert not torch.equal(network.tokens.ranks.knots[0], before[0])
+
+
+def test_ranks_of_patches_are_refused():
+    with pytest.raises(ValueError, match=r"`show_ranks` shows observations.*Give `patch=None`"):
+        ContinuousTransformer(**SMALL, show_ranks=True, patch=4).build(SPEC)
