@@ -120,7 +120,7 @@ def choose_tile(kernel: str, q: Tensor, v: Tensor) -> Tile:
 
 
 def _fast(q: Tensor, tf32: bool) -> int:
-    """0: no inline assembly; 1: within an element; 2: also between the four threads that hold a product's row.
+    """0: no inline assembly; 1: within an element; 2: also between the four threads with a row of a product.
 
     Which threads these are was read off the layouts that the compiler gives products of the matrix unit of
     compute capability 8 and 9. Elsewhere, and in full float32, which does not use that unit, 1 asks the
