@@ -203,7 +203,7 @@ def plots(lines: pd.DataFrame, folder: Path) -> list[Path]:
             spread = group.get("test mse/std")
             label = _label(*key)
             axis.errorbar(group["horizon"], group["test mse/mean"], spread, label=label, **looks[key])
-        axis.set(title=data, xlabel="steps ahead", ylabel="MSE", ylim=(0, None))
+        axis.set(title=data, xlabel="steps ahead", ylabel="MSE", ylim=(0, 1.06 * axis.dataLim.y1))
         axis.set_xticks(sorted(best.loc[best["data"] == data, "horizon"].unique()))
     legend_below(figure, axes)
     path = folder / "long_horizon.png"
