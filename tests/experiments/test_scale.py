@@ -22,17 +22,20 @@ def test_a_fit_that_was_killed_ends_as_one_that_was_not():
 
 
 def test_the_speed_of_training_counts_the_steps_after_the_warm_up_only(monkeypatch):
-    now = iter([100.0, 104.0])
+    now = iter([100.0, 101.0, 101.5, 103.0, 104.0, 104.0])
     monkeypatch.setattr(speedup.time, "perf_counter", lambda: next(now))
     pace = speedup.Pace(warm_up=2, steps=6)
     for step in range(1, 7):
         trainer = SimpleNamespace(global_step=step, strategy=SimpleNamespace(barrier=lambda: None))
         pace.on_train_batch_end(trainer, None, None, None, 0)
     assert pace.seconds == 4.0
+    assert pace.ends == [101.0, 101.5, 103.0, 104.0]
 
 
 def test_a_size_is_trained_and_told_in_windows_a_second():
-    options = argparse.Namespace(steps=2, warm_up=1, precision="32-true", strategy="")
+    options = argparse.Namespace(
+        steps=2, warm_up=1, precision="32-true", strategy="", wait=False, batches="ahead"
+    )
     row = speedup.trained(series(4, 60), (8, 1, 8), options)
     assert (row["processes"], row["windows_of_a_step"], row["steps_timed"]) == (1, 8, 2)
     assert row["windows_per_second"] == pytest.approx(8 / row["seconds_of_a_step"], rel=0.01)
