@@ -42,6 +42,11 @@ def are_plain(*tensors: Tensor) -> bool:
     return True
 
 
+def are_recorded() -> bool:
+    """Whether something compiles or records what operators do, tensors of its own or not."""
+    return torch.compiler.is_compiling() or _is_watched()
+
+
 def are_transformed(*given: object) -> bool:
     """Whether function transforms see some of what is given, or tangents may go with it.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ctsattn.ops.continuous.first_order import direct_answer, fused_answer, smoothed_attention, why_not
+from ctsattn.ops.continuous import plans
+from ctsattn.ops.continuous.first_order import kernel_answer, plan_with, smoothed_attention, why_not
 from ctsattn.ops.continuous.request import Interval, Tail, autocast, checked_request
 from ctsattn.ops.continuous.sink import Sink
 from ctsattn.ops.continuous.solve import Rule, attend
@@ -66,6 +67,11 @@ def trapezoid_attention(
     References:
         Calvello, Kovachki, Levine and Stuart, "Continuum Attention for Neural Operators", arXiv 2406.06486.
     """
+    nothing_else = query_times is key_mask is sink is cu_seqlens is cu_seqlens_q is None
+    if nothing_else and interval == "left" and tail == "observed" and dropout_p == 0:
+        out = plans.answer(q, k, v, times, is_causal, scale, enable_gqa, "trapezoid")
+        if out is not None:
+            return out
     q, k, v = autocast(q, k, v)
     request = checked_request(
         q,
@@ -87,7 +93,8 @@ def trapezoid_attention(
     reason = why_not(q, k, v)
     if reason is not None:
         raise ValueError(f"`trapezoid_attention` cannot run here: {reason}.")
-    out = direct_answer(q, k, v, request, 0.0)
+    way = plan_with(q, k, v, request, 0.0)
+    out = plans.answer_by(way, q, k, v, times, request, is_causal, scale, enable_gqa, "trapezoid")
     return out if out is not None else attend(q, k, v, request, Rule(_core, _piece_weights, _answer))
 
 
@@ -127,6 +134,6 @@ def _answer(
     offset: int = 0,
     may_be_flat: bool = True,
 ) -> Tensor | None:
-    """Outputs where the problem is one that `fused` has, else None."""
-    del first, last, may_be_flat
-    return fused_answer(q, k, v, gaps, scale, causal, full, offset, 0.0)
+    """Outputs where the CPU's kernels have them, else None."""
+    del causal, full, offset, may_be_flat
+    return kernel_answer(q, k, v, gaps, first, last, scale, 0.0)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from ctsattn.ops.continuous import plans
 from ctsattn.ops.continuous.reference import piece_weights
 from ctsattn.ops.continuous.request import Interval, Tail, autocast, check_choice, checked_request
 from ctsattn.ops.continuous.sink import Sink
@@ -106,6 +107,11 @@ def continuous_attention(
         Su, "Continuous Softmax Attention", Scientific Spaces, archives/11980.
         Calvello, Kovachki, Levine and Stuart, "Continuum Attention for Neural Operators", arXiv 2406.06486.
     """
+    nothing_else = query_times is key_mask is sink is cu_seqlens is cu_seqlens_q is None
+    if nothing_else and interval == "left" and tail == "observed" and dropout_p == 0:
+        out = plans.answer(q, k, v, times, is_causal, scale, enable_gqa, backend)
+        if out is not None:
+            return out
     return attend_from(
         0,
         q,
@@ -144,10 +150,12 @@ def attend_from(
     check_choice("backend", backend, (None, *BACKENDS))
     core = choose_backend(backend, q, k, v, dropout_p)
     request = request._replace(query_start=query_start) if query_start else request
-    direct = getattr(core, "direct", None)  # a backend's own way through, which may decline
-    out = None if direct is None else direct(q, k, v, request)
-    if out is not None:
-        return out
+    plan = getattr(core, "plan", None)  # a backend's own way through, which may decline
+    if plan is not None:
+        asked = options.get("is_causal", False), options.get("scale"), options.get("enable_gqa", False)
+        out = plans.answer_by(plan(q, k, v, request), q, k, v, times, request, *asked, backend)
+        if out is not None:
+            return out
     return attend(q, k, v, request, Rule(core, piece_weights, getattr(core, "answer", None)))
 
 

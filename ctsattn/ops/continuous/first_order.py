@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 
 from ctsattn.ops.continuous.cpu import has_numba
 from ctsattn.ops.continuous.ends import repeat_heads, take_knots
+from ctsattn.ops.continuous.plans import Way
 from ctsattn.ops.continuous.request import Request
 from ctsattn.ops.continuous.stock import weighted_attention
 
@@ -73,49 +74,39 @@ def answer(
     offset: int = 0,
     may_be_flat: bool = True,
 ) -> Tensor | None:
-    """Outputs where the problem is one that `fused` has, else None; arguments as in `core`."""
-    del first, last, may_be_flat
-    return fused_answer(q, k, v, gaps, scale, causal, full, offset, SHARE_OF_NEIGHBOUR)
+    """Outputs where the CPU's kernels have them, else None; arguments as in `core`."""
+    del causal, full, offset, may_be_flat
+    return kernel_answer(q, k, v, gaps, first, last, scale, SHARE_OF_NEIGHBOUR)
 
 
-def direct(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Tensor | None:
-    """Outputs where there is nothing but a clock, from times to outputs, else None."""
-    return direct_answer(q, k, v, request, SHARE_OF_NEIGHBOUR)
+def plan(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Way | None:
+    """A way from times to outputs where there is nothing but a clock, else None."""
+    return plan_with(q, k, v, request, SHARE_OF_NEIGHBOUR)
 
 
 # `api.py` takes the one first, and `solve.py` the other where nothing has to be merged afterwards.
-core.direct = direct  # pyright: ignore[reportFunctionMemberAccess]
+core.plan = plan  # pyright: ignore[reportFunctionMemberAccess]
 core.answer = answer  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def direct_answer(q: Tensor, k: Tensor, v: Tensor, request: Request, share: float) -> Tensor | None:
-    """Outputs of `smoothed_attention`, if `fused` has them straight from what was asked."""
-    if torch.compiler.is_compiling() or not q.is_cpu or request.scale <= 0 or not has_numba():
+def plan_with(q: Tensor, k: Tensor, v: Tensor, request: Request, share: float) -> Way | None:
+    """A way to the outputs of `smoothed_attention`, if the CPU's kernels have one."""
+    if torch.compiler.is_compiling() or not q.is_cpu or not has_numba():
         return None
-    from ctsattn.ops.continuous.fused import direct_attention
+    from ctsattn.ops.continuous.cpu.direct import plan_of
 
-    return direct_attention(q, k, v, request, share)
+    return plan_of(q, k, v, request, share)
 
 
-def fused_answer(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gaps: Tensor,
-    scale: float,
-    causal: bool,
-    full: bool,
-    offset: int,
-    share: float,
+def kernel_answer(
+    q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor, scale: float, share: float
 ) -> Tensor | None:
-    """Outputs of `smoothed_attention`, if `fused` has the problem and numba is there to run it."""
-    if torch.compiler.is_compiling() or not q.is_cpu or scale <= 0 or not has_numba():
+    """Outputs of `smoothed_attention` by the CPU's kernels, if they have them."""
+    if torch.compiler.is_compiling() or not q.is_cpu or not has_numba():
         return None
-    from ctsattn.ops.continuous.fused import can_fuse, fused_attention
+    from ctsattn.ops.continuous.cpu.direct import first_order_answer
 
-    if not can_fuse(q, k, v, gaps, causal, full, offset):
-        return None
-    return fused_attention(q, k, v, gaps, scale, causal, offset, share)
+    return first_order_answer(q, k, v, gaps, first, last, scale, share)
 
 
 def smoothed_attention(

@@ -45,6 +45,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ctsattn._checks import are_transformed
+from ctsattn.ops.continuous.plans import Way
+from ctsattn.ops.continuous.request import Request
 from ctsattn.ops.mapping import fold_into_batch
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -88,6 +90,18 @@ def core(
     operator = _Attention.apply if are_transformed(q, k, v, gaps) else _attention
     out, lse, _, _ = operator(q, k, v, gaps, first, last, scale)
     return out, lse
+
+
+def plan(q: Tensor, k: Tensor, v: Tensor, request: Request) -> Way | None:
+    """A way from times to outputs where there is nothing but a clock, else None."""
+    if torch.compiler.is_compiling():
+        return None
+    from ctsattn.ops.continuous.cpu.direct import plan_of
+
+    return plan_of(q, k, v, request)
+
+
+core.plan = plan  # pyright: ignore[reportFunctionMemberAccess]
 
 
 @torch.library.custom_op("ctsattn::cpu_attention", mutates_args=(), device_types="cpu")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -23,7 +24,10 @@ from ctsattn.ops.continuous.cpu.tiles import (
 
 
 class Slopes(NamedTuple):
-    """The answer and its derivatives; the last three are flat `[batch, heads, queries]`, see `Answer`."""
+    """The answer and its derivatives; the last three are flat `[batch, heads, queries]`, see `Answer`.
+
+    `grad_lse` is empty where it is 0.
+    """
 
     out: Strided
     grad_out: Strided
@@ -71,15 +75,18 @@ def _load_answer(sizes, slopes, tile, buffers):
         out_at = at_token(slopes.out, tile.batch, tile.head, query)
         grad_at = at_token(slopes.grad_out, tile.batch, tile.head, query)
         # An error of the mean is one of all the query's slopes, which adds up in the gradient of the gaps.
-        mean = -np.float64(slopes.grad_lse[at])
+        mean = -np.float64(slopes.grad_lse[at]) if len(slopes.grad_lse) > 0 else 0.0
         for d in range(sizes.value_dim):
             mean += np.float64(slopes.out.flat[out_at + d]) * slopes.grad_out.flat[grad_at + d]
         buffers.means[i] = mean
 
 
 @njit(nogil=True)
-def _add_tile(inputs, sizes, tile, buffers, found, task, with_gaps):
-    """Add what a tile gives to the derivatives of keys, values and gaps, and sum that of its queries."""
+def add_tile(inputs, sizes, tile, buffers, found, task, with_gaps, share):
+    """Add what a tile gives to the derivatives of keys, values and gaps, and sum that of its queries.
+
+    `share` is for other rules, see `knots`.
+    """
     lanes, k, v, b = tile.lanes, inputs.k, inputs.v, buffers
     head_dim, value_dim = sizes.head_dim, sizes.value_dim
     k_lanes, v_lanes = up(head_dim, sizes.strip), up(value_dim, sizes.strip)
@@ -114,6 +121,18 @@ def _add_tile(inputs, sizes, tile, buffers, found, task, with_gaps):
 
 
 @njit(nogil=True)
+def _add_limits(sizes, slopes, tile, found, task):
+    """Add what queries that see one knot give to the derivatives of values."""
+    v_lanes = up(sizes.value_dim, sizes.strip)
+    for i in range(tile.queries):
+        if tile.firsts[i] == tile.lasts[i]:
+            grad_at = at_token(slopes.grad_out, tile.batch, tile.head, tile.query + i)
+            dv_at = (task * sizes.knots + tile.firsts[i]) * v_lanes
+            for d in range(sizes.value_dim):
+                found.dv[dv_at + d] += slopes.grad_out.flat[grad_at + d]
+
+
+@njit(nogil=True)
 def _buffers(sizes, real):
     """Memory for one tile."""
     tile, k_lanes, v_lanes = sizes.tile, up(sizes.head_dim, sizes.strip), up(sizes.value_dim, sizes.strip)
@@ -131,32 +150,44 @@ def _buffers(sizes, real):
     )
 
 
-@njit(nogil=True)
-def differentiate_tiles(inputs, slopes, sizes, scale, splits, begin, end, found, with_gaps):
-    """Do tasks `begin` to `end`; see `kernels.backward`."""
-    real, width = inputs.q.flat.dtype, sizes.head_dim
-    factor, one = real.type(scale), real.type(1)
-    buffers = _buffers(sizes, real)
-    firsts, lasts = np.empty(sizes.tile, np.int32), np.empty(sizes.tile, np.int32)
-    tiles, group = up(sizes.queries, sizes.tile) // sizes.tile, sizes.heads // sizes.kv_heads
-    k_lanes, v_lanes = up(width, sizes.strip), up(sizes.value_dim, sizes.strip)
-    for task in range(begin, end):
-        kv_row, split = divmod(task, splits)
-        batch, kv_head = divmod(kv_row, sizes.kv_heads)
-        first, stop = task * sizes.knots, (task + 1) * sizes.knots
-        found.dk[first * k_lanes : stop * k_lanes] = 0
-        found.dv[first * v_lanes : stop * v_lanes] = 0
-        found.dgaps[first:stop] = 0
-        for index in range(split, group * tiles, splits):
-            member, number = divmod(index, tiles)
-            tile = place(inputs, sizes, batch, kv_head * group + member, number, firsts, lasts)
-            load_lanes(buffers.q_columns, inputs.q, tile, width, real.type(scale / LN2))
-            load_rows(buffers.q_rows, inputs.q, tile, width, k_lanes, factor)
-            load_lanes(buffers.grad_columns, slopes.grad_out, tile, sizes.value_dim, one)
-            load_rows(buffers.grad_rows, slopes.grad_out, tile, sizes.value_dim, v_lanes, one)
-            _load_answer(sizes, slopes, tile, buffers)
-            _add_tile(inputs, sizes, tile, buffers, found, task, with_gaps)
-            for i in range(tile.queries):
-                at = ((batch * sizes.heads + tile.head) * sizes.queries + tile.query + i) * width
-                for d in range(width):
-                    found.dq[at + d] = buffers.dq_columns[d * tile.lanes + i] * factor
+def differentiating(add_tile: Callable[..., None]) -> Callable[..., Any]:
+    """The backward pass by a rule, of which it is told what adds the derivatives of a tile."""
+
+    @njit(nogil=True)
+    def differentiate_tiles(inputs, slopes, sizes, factors, splits, part, found, with_gaps, limits):
+        """Do the tasks of a part; see `kernels`."""
+        real, width = inputs.q.flat.dtype, sizes.head_dim
+        scale, share, one = factors[0], factors[1], real.type(1)
+        factor = real.type(scale)
+        buffers = _buffers(sizes, real)
+        firsts, lasts = np.empty(sizes.tile, np.int32), np.empty(sizes.tile, np.int32)
+        tiles, group = up(sizes.queries, sizes.tile) // sizes.tile, sizes.heads // sizes.kv_heads
+        k_lanes, v_lanes = up(width, sizes.strip), up(sizes.value_dim, sizes.strip)
+        for task in part:
+            kv_row, split = divmod(task, splits)
+            batch, kv_head = divmod(kv_row, sizes.kv_heads)
+            first, stop = task * sizes.knots, (task + 1) * sizes.knots
+            found.dk[first * k_lanes : stop * k_lanes] = 0
+            found.dv[first * v_lanes : stop * v_lanes] = 0
+            if with_gaps:
+                found.dgaps[first:stop] = 0
+            for index in range(split, group * tiles, splits):
+                member, number = divmod(index, tiles)
+                tile = place(inputs, sizes, batch, kv_head * group + member, number, firsts, lasts)
+                load_lanes(buffers.q_columns, inputs.q, tile, width, real.type(scale / LN2))
+                load_rows(buffers.q_rows, inputs.q, tile, width, k_lanes, factor)
+                load_lanes(buffers.grad_columns, slopes.grad_out, tile, sizes.value_dim, one)
+                load_rows(buffers.grad_rows, slopes.grad_out, tile, sizes.value_dim, v_lanes, one)
+                _load_answer(sizes, slopes, tile, buffers)
+                add_tile(inputs, sizes, tile, buffers, found, task, with_gaps, share)
+                if limits:
+                    _add_limits(sizes, slopes, tile, found, task)
+                for i in range(tile.queries):
+                    at = ((batch * sizes.heads + tile.head) * sizes.queries + tile.query + i) * width
+                    for d in range(width):
+                        found.dq[at + d] = buffers.dq_columns[d * tile.lanes + i] * factor
+
+    return differentiate_tiles
+
+
+differentiate_tiles = differentiating(add_tile)

@@ -9,11 +9,17 @@ import math
 
 import numpy as np
 import torch
-from numba import njit
+from numba import carray, njit  # pyright: ignore[reportPrivateImportUsage]
 from torch import Tensor
 
 from ctsattn.ops.continuous.clock import MAX_UNIT
+from ctsattn.ops.continuous.cpu.addresses import pointer_to
 from ctsattn.ops.continuous.cpu.caching import compiled
+from ctsattn.ops.continuous.cpu.places import CLOCK, CLOCK_KIND, CLOCK_STEP
+
+# What a clock may hold: gaps in the dtype of the keys, or times.
+GAPS, FLOAT64, FLOAT32, INT64 = range(4)
+KIND_OF_TIMES = {torch.float64: FLOAT64, torch.float32: FLOAT32, torch.int64: INT64}
 
 
 def plain_gaps(times: Tensor, wide: torch.dtype) -> Tensor | None:
@@ -50,4 +56,18 @@ def write_row(times, gaps):
             exponent = math.frexp(step)[1]
             factor = math.ldexp(1.0, -max(-MAX_UNIT, min(exponent, MAX_UNIT)))
         gaps[place] = step * factor
+    return True
+
+
+@njit(nogil=True)
+def write_gaps(call, batch, gaps):
+    """Write the gaps of a row of a call's clock, which lies where the call says; whether it is a clock."""
+    kind, row, sizes = call[CLOCK_KIND], pointer_to(call[CLOCK] + batch * call[CLOCK_STEP]), gaps.shape
+    if kind == FLOAT64:
+        return write_row(carray(row, sizes, np.float64), gaps)
+    if kind == FLOAT32:
+        return write_row(carray(row, sizes, np.float32), gaps)
+    if kind == INT64:
+        return write_row(carray(row, sizes, np.int64), gaps)
+    gaps[:] = carray(row, sizes, gaps.dtype)
     return True

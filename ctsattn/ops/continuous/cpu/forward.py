@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -26,8 +27,11 @@ class Answer(NamedTuple):
 
 
 @njit(nogil=True)
-def _sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old):
-    """Sum weighted values `[value_dim, lanes]` and weights over the knots, relative to each lane's peak."""
+def sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old, share):
+    """Sum weighted values `[value_dim, lanes]` and weights over the knots, relative to each lane's peak.
+
+    `share` is for other rules, see `knots`.
+    """
     lanes, k, v = tile.lanes, inputs.k, inputs.v
     sums[: sizes.value_dim * lanes] = 0
     total[:lanes] = 0
@@ -66,21 +70,46 @@ def _store_answer(sizes, tile, sums, peak, total, answer):
 
 
 @njit(nogil=True)
-def answer_tiles(inputs, sizes, scale, begin, end, answer):
-    """Answer tiles `begin` to `end`; see `kernels.forward`."""
-    real = inputs.q.flat.dtype
-    q_columns, sums = (
-        np.empty(sizes.head_dim * sizes.tile, real),
-        np.empty(sizes.value_dim * sizes.tile, real),
-    )
-    scores = np.empty(KNOTS * sizes.tile, real)
-    peak, total, old = np.empty(sizes.tile, real), np.empty(sizes.tile, real), np.empty(sizes.tile, real)
-    firsts, lasts = np.empty(sizes.tile, np.int32), np.empty(sizes.tile, np.int32)
-    tiles = up(sizes.queries, sizes.tile) // sizes.tile
-    for index in range(begin, end):
-        row, number = divmod(index, tiles)
-        batch, head = divmod(row, sizes.heads)
-        tile = place(inputs, sizes, batch, head, number, firsts, lasts)
-        load_lanes(q_columns, inputs.q, tile, sizes.head_dim, real.type(scale / LN2))
-        _sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old)
-        _store_answer(sizes, tile, sums, peak, total, answer)
+def _store_limits(inputs, sizes, tile, total, answer):
+    """Write the value of the knot where a query sees one; whether none sees several and no time between."""
+    fine = True
+    for i in range(tile.queries):
+        if total[i] == 0:
+            fine = fine and tile.firsts[i] == tile.lasts[i]
+            at = ((tile.batch * sizes.heads + tile.head) * sizes.queries + tile.query + i) * sizes.value_dim
+            v_at = at_token(inputs.v, tile.batch, tile.kv_head, tile.firsts[i])
+            for d in range(sizes.value_dim):
+                answer.out[at + d] = inputs.v.flat[v_at + d]
+    return fine
+
+
+def answering(sum_tile: Callable[..., None]) -> Callable[..., Any]:
+    """The forward pass by a rule, of which it is told what sums a tile."""
+
+    @njit(nogil=True)
+    def answer_tiles(inputs, sizes, factors, part, answer, limits):
+        """Answer the tiles of a part; see `kernels`. False if `limits` are wanted that are not known."""
+        real, scale, share = inputs.q.flat.dtype, factors[0], factors[1]
+        q_columns, sums = (
+            np.empty(sizes.head_dim * sizes.tile, real),
+            np.empty(sizes.value_dim * sizes.tile, real),
+        )
+        scores = np.empty(KNOTS * sizes.tile, real)
+        peak, total, old = np.empty(sizes.tile, real), np.empty(sizes.tile, real), np.empty(sizes.tile, real)
+        firsts, lasts = np.empty(sizes.tile, np.int32), np.empty(sizes.tile, np.int32)
+        tiles, fine = up(sizes.queries, sizes.tile) // sizes.tile, True
+        for index in part:
+            row, number = divmod(index, tiles)
+            batch, head = divmod(row, sizes.heads)
+            tile = place(inputs, sizes, batch, head, number, firsts, lasts)
+            load_lanes(q_columns, inputs.q, tile, sizes.head_dim, real.type(scale / LN2))
+            sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old, share)
+            _store_answer(sizes, tile, sums, peak, total, answer)
+            if limits:
+                fine = _store_limits(inputs, sizes, tile, total, answer) and fine
+        return fine
+
+    return answer_tiles
+
+
+answer_tiles = answering(sum_tile)

@@ -43,6 +43,9 @@ class Lanes:
     def __mul__(self, other: Lanes | float) -> Lanes:
         return self._apply("fmul", other)
 
+    def __truediv__(self, other: Lanes | float) -> Lanes:
+        return self._apply("fdiv", other)
+
     def __rtruediv__(self, other: float) -> Lanes:
         return self._apply("fdiv", other, swap=True)
 

@@ -1,17 +1,76 @@
-"""From tensors to kernels: flat arrays, sizes of tiles, and tasks for the threads."""
+"""From tensors to kernels: calls, sizes of tiles, and tasks for the threads."""
 
 from __future__ import annotations
 
-import numpy as np
+from array import array
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from ctsattn.ops.continuous.cpu import kernels
+from ctsattn.ops.continuous.cpu import tiles
+from ctsattn.ops.continuous.cpu.clock import GAPS
+from ctsattn.ops.continuous.cpu.kernels import kernels_of
+from ctsattn.ops.continuous.cpu.places import BATCH, CLOCK, CLOCK_KIND, put
 from ctsattn.ops.continuous.cpu.products import strip_lanes
 from ctsattn.ops.continuous.cpu.tiles import Sizes
-from ctsattn.ops.continuous.cpu.workers import share
+from ctsattn.ops.continuous.cpu.workers import deal
 
 _TILE_BYTES = 256  # a row of lanes
+
+
+def sizes_of(q: Tensor, v: Tensor, itemsize: int) -> Sizes:
+    """Sizes of a problem whose numbers have so many bytes."""
+    strip = strip_lanes(itemsize)
+    tile = max(strip, _TILE_BYTES // itemsize)
+    return Sizes(q.shape[1], v.shape[1], q.shape[2], v.shape[2], q.shape[3], v.shape[3], tile, strip)
+
+
+def call_of(batch: int, sizes: Sizes, kind: int, factors: array) -> array:
+    """What kernels are told in all calls of this kind; `factors`, scale and share, must outlive them."""
+    call = array("q", bytes(8 * tiles.MOST))
+    call[BATCH], call[CLOCK_KIND], call[tiles.FACTORS] = batch, kind, factors.buffer_info()[0]
+    call[tiles.SIZES : tiles.SIZES + len(sizes)] = array("q", sizes)
+    return call
+
+
+def run_forward(call: array, batch: int, sizes: Sizes, kernel: Any) -> bool:
+    """Have a call answered; whether that could be done."""
+    tasks = batch * sizes.heads * -(-sizes.queries // sizes.tile)
+    return deal(kernel, call, tasks, sizes.tile * sizes.knots, finely=True)
+
+
+def splits_of(batch: int, sizes: Sizes) -> int:
+    """Tasks for each key head: each has a dk and dv of its own, so one unless there are more threads."""
+    rows = batch * sizes.kv_heads
+    tiles_of_row = -(-sizes.queries // sizes.tile) * sizes.heads // sizes.kv_heads
+    return max(1, min(-(-torch.get_num_threads() // max(1, rows)), tiles_of_row))
+
+
+def run_backward(call: array, batch: int, sizes: Sizes, kernel: Any) -> None:
+    """Have a call differentiated."""
+    splits = call[tiles.SPLITS]
+    work = -(-sizes.queries // sizes.tile) * sizes.heads // sizes.kv_heads * sizes.tile * sizes.knots
+    deal(kernel, call, batch * sizes.kv_heads * splits, 2 * work / splits, finely=True)
+
+
+def found_for(
+    call: array, q: Tensor, batch: int, sizes: Sizes, real: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Memory for dq, dk and dv, told to a call: the last two by splits, their widths whole strips."""
+    call[tiles.SPLITS] = splits = splits_of(batch, sizes)
+    widths = (-(-width // sizes.strip) * sizes.strip for width in (sizes.head_dim, sizes.value_dim))
+    parts = [(batch, sizes.kv_heads, splits, sizes.knots, width) for width in widths]
+    dq = torch.empty((batch, sizes.heads, sizes.queries, sizes.head_dim), dtype=real)
+    dk, dv = (torch.empty(shape, dtype=real) for shape in parts)
+    call[tiles.DQ], call[tiles.DK], call[tiles.DV] = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
+    return dq, dk, dv
+
+
+def joined(total: Tensor, width: int) -> Tensor:
+    """Sum of what the splits of a row found, without the padding of its width."""
+    total = total[:, :, 0] if total.shape[2] == 1 else total.sum(dim=2)
+    return total if total.shape[3] == width else total[..., :width].contiguous()
 
 
 def forward(
@@ -20,12 +79,13 @@ def forward(
     """Outputs and log-sum-exps as `reference.core`, and more for the backward pass, see `forward.Answer`."""
     out = gaps.new_empty((*q.shape[:3], v.shape[3]))
     lse, peak, inverse = (gaps.new_empty(q.shape[:3]) for _ in range(3))
-    arrays, numbers, sizes = _pack(q, k, v, gaps, first, last)
-    found, strides_and_sizes = [flat(x, x.dtype) for x in (out, lse, peak, inverse)], np.array(numbers)
-
-    tiles = -(-sizes.queries // sizes.tile)
-    given = *arrays, strides_and_sizes, scale, *found
-    share(kernels.forward, given, q.shape[0] * sizes.heads * tiles, sizes.tile * sizes.knots)
+    sizes, factors = sizes_of(q, v, gaps.itemsize), array("d", (scale, 0.0))
+    call = call_of(q.shape[0], sizes, GAPS, factors)
+    held = _tell(call, q, k, v, gaps, first, last)
+    for place, x in ((tiles.OUT, out), (tiles.LSE, lse), (tiles.PEAK, peak), (tiles.INVERSE, inverse)):
+        call[place] = x.data_ptr()
+    run_forward(call, q.shape[0], sizes, kernels_of(gaps.dtype)[0])
+    del held
     return out.to(q.dtype), lse, peak, inverse
 
 
@@ -45,66 +105,38 @@ def backward(
     with_gaps: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v and gaps; the last are 0 unless `with_gaps`."""
-    arrays, numbers, sizes = _pack(q, k, v, gaps, first, last)
-    rows, tiles = q.shape[0] * sizes.kv_heads, -(-sizes.queries // sizes.tile)
-    tiles *= sizes.heads // sizes.kv_heads
-    # A task adds to a dk and dv of its own, so rows of the batch are split only if threads outnumber them.
-    splits = max(1, min(-(-torch.get_num_threads() // max(1, rows)), tiles))
-    parts = (q.shape[0], sizes.kv_heads, splits, sizes.knots)
-    dq, dgaps = gaps.new_empty(q.shape), gaps.new_empty(parts)
-    dk, dv = (gaps.new_empty(*parts, -(-x.shape[3] // sizes.strip) * sizes.strip) for x in (k, v))
-    outs, out_strides = strided(out, gaps.dtype)
-    grads, grad_strides = strided(grad_out, gaps.dtype)
-    all_numbers = np.array([*numbers, *out_strides, *grad_strides, splits, with_gaps])
-    rest = [outs, grads] + [flat(x, gaps.dtype) for x in (grad_lse, peak, inverse, dq, dk, dv, dgaps)]
-
-    given = *arrays, all_numbers, scale, *rest
-    share(kernels.backward, given, rows * splits, 2 * tiles * sizes.tile * sizes.knots / splits)
-    dk, dv = (_joined(total, like) for total, like in ((dk, k), (dv, v)))
+    batch, sizes, factors = q.shape[0], sizes_of(q, v, gaps.itemsize), array("d", (scale, 0.0))
+    call = call_of(batch, sizes, GAPS, factors)
+    held = _tell(call, q, k, v, gaps, first, last)
+    dq, dk, dv = found_for(call, q, batch, sizes, gaps.dtype)
+    dgaps = gaps.new_empty(dk.shape[:4]) if with_gaps else gaps.new_zeros((batch, 1, 1, sizes.knots))
+    call[tiles.WITH_GAPS], call[tiles.DGAPS] = int(with_gaps), dgaps.data_ptr()
+    read = [_strided(x, gaps.dtype) for x in (out, grad_out)]
+    put(call, tiles.OUT, read[0])
+    put(call, tiles.DOUT, read[1])
+    flat = [x.to(gaps.dtype).contiguous() for x in (grad_lse, peak, inverse)]
+    for place, x in zip((tiles.DLSE, tiles.PEAK, tiles.INVERSE), flat, strict=True):
+        call[place] = x.data_ptr()
+    run_backward(call, batch, sizes, kernels_of(gaps.dtype)[1])
+    del held
+    dk, dv = joined(dk, k.shape[3]).to(k.dtype), joined(dv, v.shape[3]).to(v.dtype)
     return dq.to(q.dtype), dk, dv, dgaps.sum((1, 2))
 
 
-def _pack(
-    q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor
-) -> tuple[list[np.ndarray], list[int], Sizes]:
-    """Flat arrays that the kernels read, with the strides of the first three and the sizes; and the sizes."""
-    strip = strip_lanes(gaps.itemsize)
-    tile = max(strip, _TILE_BYTES // gaps.itemsize)
-    sizes = Sizes(q.shape[1], v.shape[1], q.shape[2], v.shape[2], q.shape[3], v.shape[3], tile, strip)
-    arrays, numbers = [], []
-    for x in (q, k, v):
-        memory, strides = strided(x, gaps.dtype)
-        arrays.append(memory)
-        numbers += strides
-    arrays += [flat(gaps, gaps.dtype), flat(first, torch.int32), flat(last, torch.int32)]
-    return arrays, [*numbers, *sizes], sizes
+def _tell(
+    call: array, q: Tensor, k: Tensor, v: Tensor, gaps: Tensor, first: Tensor, last: Tensor
+) -> list[Tensor]:
+    """Tell a call what is read; the tensors that it reads, which must outlive it."""
+    read = [_strided(x, gaps.dtype) for x in (q, k, v)]
+    for place, x in zip((tiles.Q, tiles.K, tiles.V), read, strict=True):
+        put(call, place, x)
+    flat = [gaps.contiguous(), first.int().contiguous(), last.int().contiguous()]
+    for place, x in zip((CLOCK, tiles.FIRSTS, tiles.LASTS), flat, strict=True):
+        call[place] = x.data_ptr()
+    return read + flat
 
 
-def strided(x: Tensor, dtype: torch.dtype | None = None) -> tuple[np.ndarray, tuple[int, ...]]:
-    """A tensor's memory and first three strides; no copy where its last stride is 1 and its dtype fits."""
-    x = _plain(x, dtype)
-    strides = x.stride()
-    if strides[3] != 1:
-        x = x.contiguous()
-        strides = x.stride()
-    if x.is_contiguous():
-        return x.numpy().reshape(-1), strides[:3]
-    span = sum((size - 1) * stride for size, stride in zip(x.shape, strides, strict=True)) + 1
-    return x.as_strided((span if x.numel() else 0,), (1,)).numpy(), strides[:3]
-
-
-def flat(x: Tensor, dtype: torch.dtype | None = None) -> np.ndarray:
-    """A tensor's elements in order, without a copy where it is contiguous and its dtype fits."""
-    return _plain(x, dtype).contiguous().numpy().reshape(-1)
-
-
-def _plain(x: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """A tensor without its graph, in a dtype."""
-    x = x.detach() if x.requires_grad else x
-    return x if dtype is None or x.dtype == dtype else x.to(dtype)
-
-
-def _joined(total: Tensor, like: Tensor) -> Tensor:
-    """Sum of what the splits of a row found, without the padding of its width, in the dtype of another."""
-    total = total[:, :, 0] if total.shape[2] == 1 else total.sum(dim=2)
-    return total[..., : like.shape[3]].to(like.dtype).contiguous()
+def _strided(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A tensor in a dtype, whose columns are neighbours in memory and whose sign is not to be turned yet."""
+    x = x.to(dtype).resolve_neg()
+    return x if x.stride(-1) == 1 else x.contiguous()

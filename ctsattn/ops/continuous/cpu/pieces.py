@@ -74,12 +74,16 @@ class Pieces:
         shape: Kind of the lanes.
         gaps: Gap before each row's knot.
         start: Knot of row 0.
+        rows: Number of rows.
         first: First knot that each lane sees.
         last: Last knot that each lane sees.
     """
 
-    def __init__(self, shape: Shape, gaps: Array, start: ir.Value, first: ir.Value, last: ir.Value):
-        self.shape, self.gaps, self.start, self.first, self.last = shape, gaps, start, first, last
+    def __init__(
+        self, shape: Shape, gaps: Array, start: ir.Value, rows: ir.Value, first: ir.Value, last: ir.Value
+    ):
+        self.shape, self.gaps, self.start, self.rows = shape, gaps, start, rows
+        self.first, self.last = first, last
 
     def knot(self, row: ir.Value) -> ir.Value:
         """The knot of a row."""
@@ -88,6 +92,12 @@ class Pieces:
     def length(self, row: ir.Value) -> Lanes:
         """Length of the piece that ends at a row; 0 in lanes that do not see it."""
         return self.only_seen(row, Lanes(self.shape, self.shape.spread(self.gaps.scalar(row))))
+
+    def length_after(self, row: ir.Value) -> Lanes:
+        """The same of a row that need not be there, if then no lane sees its piece."""
+        builder = self.shape.builder
+        there = builder.select(builder.icmp_signed("<", row, self.rows), row, ir.Constant(INDEX, 0))
+        return self.only_seen(row, Lanes(self.shape, self.shape.spread(self.gaps.scalar(there))))
 
     def only_seen(self, row: ir.Value, lanes: Lanes) -> Lanes:
         """The same with 0 in lanes that do not see the piece that ends at a row."""
@@ -98,7 +108,7 @@ class Pieces:
         return self.shape.where(builder.and_(after_first, up_to_last), lanes, self.shape.lanes(0.0))
 
 
-def _over_lanes(body: Callable[..., None]) -> Callable[..., None]:
+def over_lanes(body: Callable[..., None]) -> Callable[..., None]:
     """An intrinsic that calls `body(shape, arrays, pieces, lane, at, rows)` for each vector of lanes.
 
     The numba function has the arguments (rows, lanes, gaps, gap_at, start, firsts, lasts, *arrays): the
@@ -121,7 +131,7 @@ def _over_lanes(body: Callable[..., None]) -> Callable[..., None]:
                 def at(row):
                     return builder.add(builder.mul(row, lanes), lane)
 
-                pieces = Pieces(shape, lengths, start, *(limit.vector(lane) for limit in limits))
+                pieces = Pieces(shape, lengths, start, rows, *(limit.vector(lane) for limit in limits))
                 body(shape, flat, pieces, lane, at, rows)
             return context.get_dummy_value()
 
@@ -143,7 +153,7 @@ def _raise_peak(shape, arrays, pieces, lane, at, rows):
     peaks.store(lane, peak.get())
 
 
-def _relative(scores: Lanes, peak: Lanes) -> Lanes:
+def relative(scores: Lanes, peak: Lanes) -> Lanes:
     """Scores less the peak. What stands above the peak has no weight; it is held where it stays finite."""
     return (scores - peak).min(MAX_EXPONENT / LN2)
 
@@ -161,10 +171,10 @@ def _weigh(shape, arrays, pieces, lane, at, rows):
     """Turn scores into weights, less the peak, and add their sum to a total."""
     scores, peaks, totals = arrays
     peak, total = peaks.load(lane), shape.variable(0.0)
-    first = _relative(scores.load(lane), peak)
+    first = relative(scores.load(lane), peak)
     above, e_above, share = shape.variable(first), shape.variable(first.exp2()), shape.variable(0.0)
     with cgutils.for_range(shape.builder, rows, start=ir.Constant(INDEX, 1)) as loop:
-        below = _relative(scores.load(at(loop.index)), peak)
+        below = relative(scores.load(at(loop.index)), peak)
         e_below = below.exp2()
         piece, length = shares(e_above.get(), e_below, below - above.get()), pieces.length(loop.index)
         weight = share.get() + length * piece.left
@@ -184,11 +194,11 @@ def _differentiate(shape, arrays, pieces, lane, at, rows, with_gaps):
     """
     scores, slopes, peaks, inverses, means, *gap_slopes = arrays
     one, peak, inverse = ir.Constant(INDEX, 1), peaks.load(lane), inverses.load(lane)
-    mean, first = means.load(lane), _relative(scores.load(lane), peak)
+    mean, first = means.load(lane), relative(scores.load(lane), peak)
     above, e_above = shape.variable(first), shape.variable(first.exp2())
     g_above, share, slope = shape.variable(slopes.load(lane) - mean), shape.variable(0.0), shape.variable(0.0)
     with cgutils.for_range(shape.builder, rows, start=one) as loop:
-        below = _relative(scores.load(at(loop.index)), peak)
+        below = relative(scores.load(at(loop.index)), peak)
         g_below, e_below = slopes.load(at(loop.index)) - mean, below.exp2()
         piece, length = shares(e_above.get(), e_below, below - above.get()), pieces.length(loop.index)
         length = length * inverse
@@ -210,6 +220,6 @@ def _differentiate(shape, arrays, pieces, lane, at, rows, with_gaps):
     slopes.store(end, share.get() * g_above.get() + slope.get())
 
 
-raise_peak, rescale, weigh = _over_lanes(_raise_peak), _over_lanes(_rescale), _over_lanes(_weigh)
-differentiate = _over_lanes(partial(_differentiate, with_gaps=False))
-differentiate_with_gaps = _over_lanes(partial(_differentiate, with_gaps=True))
+raise_peak, rescale, weigh = over_lanes(_raise_peak), over_lanes(_rescale), over_lanes(_weigh)
+differentiate = over_lanes(partial(_differentiate, with_gaps=False))
+differentiate_with_gaps = over_lanes(partial(_differentiate, with_gaps=True))

@@ -11,12 +11,25 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import carray, njit  # pyright: ignore[reportPrivateImportUsage]
+
+from ctsattn.ops.continuous.cpu.addresses import pointer_to
+from ctsattn.ops.continuous.cpu.clock import GAPS, write_gaps
+from ctsattn.ops.continuous.cpu.places import BATCH, CLOCK, CLOCK_KIND, FAILED, HEADER
 
 # Knots of a block: with 64 lanes of float32, its scores and their derivatives fill two thirds of 48 KiB.
 KNOTS = 64
 LN2 = math.log(2.0)
 LOWEST = -1e30
+
+# What follows in a call, see `places`: the address of scale and share as float64; whether a query that sees
+# one knot gets its value here; splits of the tiles of a key head; whether the gradient of the gaps is wanted;
+# `Sizes`; addresses of what is flat; places of tensors, each an address and three strides in numbers.
+FACTORS, LIMITS, SPLITS, WITH_GAPS, SIZES = range(HEADER, HEADER + 5)
+_FLAT = SIZES + 8  # after the fields of `Sizes`
+FIRSTS, LASTS, LSE, PEAK, INVERSE, DLSE, DQ, DK, DV, DGAPS, TENSORS = range(_FLAT, _FLAT + 11)
+Q, K, V, OUT, DOUT = range(TENSORS, TENSORS + 20, 4)
+MOST = DOUT + 4  # numbers of a call
 
 
 class Strided(NamedTuple):
@@ -116,9 +129,47 @@ def load_rows(rows, strided, tile, width, padded, factor):
 
 
 @njit(nogil=True)
-def unpack(q, k, v, gaps, first, last, numbers):
-    """Inputs and sizes: `numbers` are the strides of q, k and v, then the sizes."""
-    n = numbers
-    strided_k, strided_v = Strided(k, n[3], n[4], n[5]), Strided(v, n[6], n[7], n[8])
-    inputs = Inputs(Strided(q, n[0], n[1], n[2]), strided_k, strided_v, gaps, first, last)
-    return inputs, Sizes(n[9], n[10], n[11], n[12], n[13], n[14], n[15], n[16])
+def flat_at(call, place, size, real):
+    """The numbers that a call has the address of."""
+    return carray(pointer_to(call[place]), (size,), real)
+
+
+@njit(nogil=True)
+def strided_at(call, place, heads, tokens, width, real):
+    """The tensor at a place of a call."""
+    n = call[place:]
+    span = (call[BATCH] - 1) * n[1] + (heads - 1) * n[2] + (tokens - 1) * n[3] + width
+    return Strided(flat_at(call, place, span, real), n[1], n[2], n[3])
+
+
+@njit(nogil=True)
+def sizes_of(call):
+    """The sizes among the numbers of a call."""
+    n = call[SIZES:]
+    return Sizes(n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7])
+
+
+@njit(nogil=True)
+def gaps_of(call, knots, real):
+    """The gaps of all rows; fails the call where a clock is none."""
+    if call[CLOCK_KIND] == GAPS:
+        return flat_at(call, CLOCK, call[BATCH] * knots, real)
+    gaps = np.empty(call[BATCH] * knots, real)
+    for batch in range(call[BATCH]):
+        if not write_gaps(call, batch, gaps[batch * knots : (batch + 1) * knots]):
+            call[FAILED] = 1
+    return gaps
+
+
+@njit(nogil=True)
+def inputs_of(call, sizes, real):
+    """Queries, keys, values, gaps, and what queries see."""
+    queries = call[BATCH] * sizes.queries
+    return Inputs(
+        strided_at(call, Q, sizes.heads, sizes.queries, sizes.head_dim, real),
+        strided_at(call, K, sizes.kv_heads, sizes.knots, sizes.head_dim, real),
+        strided_at(call, V, sizes.kv_heads, sizes.knots, sizes.value_dim, real),
+        gaps_of(call, sizes.knots, real),
+        flat_at(call, FIRSTS, queries, np.int32),
+        flat_at(call, LASTS, queries, np.int32),
+    )

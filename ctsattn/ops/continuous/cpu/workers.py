@@ -13,59 +13,28 @@ import sys
 from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from typing import Any
 
 import torch
 
 from ctsattn.ops.continuous.cpu.places import COUNTS, FAILED, PARTS, TASKS, WHO
 
-# Nanoseconds. A call of a kernel costs 2 µs, and a sleeping thread needs some 50 to wake up, during which the
-# calling thread goes on with the tasks: less work than `_WORTH_SHARING` is done sooner by one thread.
+# Nanoseconds. A sleeping thread needs some 50 µs to wake up, during which the calling thread goes on with the
+# tasks: less work than `_WORTH_SHARING` is done sooner by one thread.
 _AT_ONCE, _WORTH_SHARING, _WORTH_A_TEAM = 20_000, 100_000, 15_000
 
 _pool: ThreadPoolExecutor | None = None
 
 
-def share(
-    kernel: Callable[..., object], arguments: tuple[object, ...], tasks: int, nanoseconds: float
-) -> bool:
-    """Call `kernel(*arguments, begin, end)` until all tasks are done, from as many threads as torch uses.
-
-    The kernel must release the interpreter lock. Whoever is free takes the next tasks; a thread that has not
-    begun when all are taken is not waited for.
-
-    Args:
-        kernel: Does the tasks from `begin` to before `end`.
-        arguments: What it is told first.
-        tasks: Number of tasks.
-        nanoseconds: How long one task takes, roughly.
-
-    Returns:
-        Whether no call gave False.
-    """
-    threads, total = min(torch.get_num_threads(), tasks), tasks * nanoseconds
-    if threads <= 1 or total < _WORTH_SHARING:
-        return kernel(*arguments, 0, tasks) is not False
-    at_once = -(-tasks // min(tasks, int(total / _AT_ONCE)))
-    begins, answers = count(step=at_once), []
-
-    def work() -> None:
-        while (begin := next(begins)) < tasks:
-            answers.append(kernel(*arguments, begin, min(begin + at_once, tasks)))
-
-    _run(work, min(threads, -(-tasks // at_once)) - 1)
-    return all(answer is not False for answer in answers)
-
-
-def deal(kernel: Any, call: array, tasks: int, nanoseconds: float) -> bool:
+def deal(kernel: Any, call: array, tasks: int, nanoseconds: float, finely: bool = False) -> bool:
     """Have a call's tasks done by as many threads as torch uses.
 
     Args:
         kernel: A C function that is told the address of the call, see `caching.compiled_for_threads`.
-        call: What it is told, see `places.call_of`; the kernel takes tasks until none is left.
+        call: What it is told, see `places`; the kernel takes tasks until none is left.
         tasks: Number of tasks.
         nanoseconds: How long one task takes, roughly.
+        finely: Whether tasks differ in length, so that threads take a few at a time rather than their share.
 
     Returns:
         Whether none has failed.
@@ -73,7 +42,10 @@ def deal(kernel: Any, call: array, tasks: int, nanoseconds: float) -> bool:
     total, threads, parts = tasks * nanoseconds, 1, 1
     if total >= (_WORTH_SHARING if _TEAM is None else _WORTH_A_TEAM):
         threads = min(torch.get_num_threads(), tasks)
-        parts = tasks if _TEAM is None else threads
+    if threads > 1:
+        parts = threads
+        if finely or _TEAM is None:
+            parts = min(tasks, max(threads, int(total / _AT_ONCE)))
     counts = array("q", bytes(8 * parts))
     call[TASKS], call[PARTS], call[COUNTS] = tasks, parts, counts.buffer_info()[0]
     address = call.buffer_info()[0]
@@ -126,9 +98,9 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _forget() -> None:
-    """Drop the pool: a forked process has not its threads."""
-    global _pool
-    _pool = None
+    """Drop the pool and the team: a forked process has not their threads, and OpenMP would wait for them."""
+    global _pool, _TEAM
+    _pool = _TEAM = None
 
 
 if hasattr(os, "register_at_fork"):

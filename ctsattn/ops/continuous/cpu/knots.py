@@ -1,0 +1,210 @@
+"""Numba: weights of knots to first order in the differences of scores, and their derivative.
+
+The exponent of a knot leans to its neighbours, as `first_order.py` derives it, and so do its derivatives. A
+lane is a query and a row is a knot, as in `pieces`. The weight of a knot needs the scores on both sides of
+it: so blocks share two knots, and each weighs those whose neighbours it has. What it adds to the scores of
+its outermost knots, other blocks add to.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.core import cgutils
+
+from ctsattn.ops.continuous.cpu.backward import differentiating
+from ctsattn.ops.continuous.cpu.forward import answering
+from ctsattn.ops.continuous.cpu.lanes import INDEX, Array, Lanes
+from ctsattn.ops.continuous.cpu.pieces import Pieces, over_lanes, relative, rescale
+from ctsattn.ops.continuous.cpu.products import multiply, multiply_add
+from ctsattn.ops.continuous.cpu.tiles import KNOTS, LOWEST, at_token, up
+
+
+class Own(NamedTuple):
+    """What a lane has of a knot: its share of the time, and how far its score leans to both sides."""
+
+    width: Lanes
+    to_last: Lanes
+    to_next: Lanes
+
+
+def own_of(pieces: Pieces, row: ir.Value, share: Lanes) -> Own:
+    """The time that is a knot's own, and leanings; all 0 in lanes that see none of the pieces beside it."""
+    shape, one = pieces.shape, ir.Constant(INDEX, 1)
+    before, after = pieces.length(row), pieces.length_after(shape.builder.add(row, one))
+    both = before + after
+    unit = share / shape.where(shape.lanes(0.0) < both, both, shape.lanes(1.0))
+    return Own(both * 0.5, unit * before, unit * after)
+
+
+def _rows_of(shape, limits: Array) -> tuple[ir.Value, ir.Value]:
+    """The first row that a block weighs, and the one after the last."""
+    zero, one = ir.Constant(INDEX, 0), ir.Constant(INDEX, 1)
+    return tuple(shape.builder.sext(limits.scalar(place), INDEX) for place in (zero, one))
+
+
+class _Scores:
+    """Scores at a row and beside it, as they are; where there is no neighbour, nothing leans to it."""
+
+    def __init__(self, shape, scores: Array, at, begin: ir.Value, rows: ir.Value):
+        self.shape, self.scores, self.at, self.rows = shape, scores, at, rows
+        builder, zero = shape.builder, ir.Constant(INDEX, 0)
+        before = builder.select(
+            builder.icmp_signed(">", begin, zero), builder.sub(begin, ir.Constant(INDEX, 1)), zero
+        )
+        self.last, self.here = shape.variable(scores.load(at(before))), shape.variable(scores.load(at(begin)))
+
+    def lean(self, row: ir.Value, own: Own) -> Lanes:
+        """The exponent of the next row; call it for one after the other."""
+        builder, one = self.shape.builder, ir.Constant(INDEX, 1)
+        after = builder.add(row, one)
+        after = builder.select(builder.icmp_signed("<", after, self.rows), after, row)
+        below, here, last = self.scores.load(self.at(after)), self.here.get(), self.last.get()
+        self.last.set(here)
+        self.here.set(below)
+        return here + own.to_last * (last - here) + own.to_next * (below - here)
+
+
+def _lean(shape, arrays, pieces, lane, at, rows):
+    """Turn scores into exponents, and raise each lane's peak to those that count."""
+    scores, peaks, limits, shares = arrays
+    share, peak = Lanes(shape, shape.spread(shares.scalar(ir.Constant(INDEX, 0)))), shape.variable(0.0)
+    peak.set(peaks.load(lane))
+    begin, end = _rows_of(shape, limits)
+    leaning = _Scores(shape, scores, at, begin, rows)
+    with cgutils.for_range_slice(shape.builder, begin, end, ir.Constant(INDEX, 1)) as (row, _):
+        own = own_of(pieces, row, share)
+        exponent = leaning.lean(row, own)
+        scores.store(at(row), exponent)
+        matters = shape.lanes(0.0) < own.width
+        peak.set(shape.where(matters, peak.get().max(exponent), peak.get()))
+    peaks.store(lane, peak.get())
+
+
+def _weigh(shape, arrays, pieces, lane, at, rows):
+    """Turn exponents into weights, less the peak, and add their sum to a total."""
+    scores, peaks, totals, limits = arrays
+    peak, total, half = peaks.load(lane), shape.variable(0.0), shape.lanes(0.5)
+    begin, end = _rows_of(shape, limits)
+    with cgutils.for_range_slice(shape.builder, begin, end, ir.Constant(INDEX, 1)) as (row, _):
+        after = shape.builder.add(row, ir.Constant(INDEX, 1))
+        width = (pieces.length(row) + pieces.length_after(after)) * half
+        weight = width * relative(scores.load(at(row)), peak).exp2()
+        scores.store(at(row), weight)
+        total.set(total.get() + weight)
+    totals.store(lane, totals.load(lane) + total.get())
+
+
+def _differentiate(shape, arrays, pieces, lane, at, rows):
+    """Turn scores into weights that sum to 1, and derivatives of the weights into those of the scores."""
+    scores, slopes, peaks, inverses, means, limits, shares = arrays
+    share = Lanes(shape, shape.spread(shares.scalar(ir.Constant(INDEX, 0))))
+    builder, one, zero = shape.builder, ir.Constant(INDEX, 1), ir.Constant(INDEX, 0)
+    peak, inverse, mean = peaks.load(lane), inverses.load(lane), means.load(lane)
+    begin, end = _rows_of(shape, limits)
+    leaning = _Scores(shape, scores, at, begin, rows)
+    given, next_given = shape.variable(0.0), shape.variable(0.0)  # to the row before this one, and to this
+    with cgutils.for_range_slice(builder, begin, end, one) as (row, _):
+        own = own_of(pieces, row, share)
+        exponent = relative(leaning.lean(row, own), peak)
+        weight = own.width * inverse * exponent.exp2()
+        slope = weight * (slopes.load(at(row)) - mean)
+        scores.store(at(row), weight)
+        to_last, to_next = own.to_last * slope, own.to_next * slope
+        with builder.if_then(builder.icmp_signed(">", row, zero)):
+            slopes.store(at(builder.sub(row, one)), given.get() + to_last)
+        given.set(next_given.get() + (slope - to_last - to_next))
+        next_given.set(to_next)
+    slopes.store(at(builder.sub(end, one)), given.get())
+    with builder.if_then(builder.icmp_signed("<", end, rows)):
+        slopes.store(at(end), next_given.get())
+
+
+lean, weigh, differentiate = over_lanes(_lean), over_lanes(_weigh), over_lanes(_differentiate)
+
+
+@njit(nogil=True)
+def _limit(limits, start, rows, first, end):
+    """Write the rows that a block weighs, from begin to before end."""
+    limits[0] = 0 if start == first else 1
+    limits[1] = rows if start + rows - 1 == end else rows - 1
+
+
+@njit(nogil=True)
+def _clear_others(scores, lanes, limits, rows):
+    """Write zeros to rows that a block does not weigh."""
+    if limits[0] > 0:
+        scores[:lanes] = 0
+    if limits[1] < rows:
+        scores[(rows - 1) * lanes : rows * lanes] = 0
+
+
+@njit(nogil=True)
+def sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old, share):
+    """Sum weighted values `[value_dim, lanes]` and weights over the knots, relative to each lane's peak."""
+    lanes, k, v, real = tile.lanes, inputs.k, inputs.v, scores.dtype.type
+    limits, shares = np.empty(2, np.int32), np.full(1, real(share), scores.dtype)
+    sums[: sizes.value_dim * lanes] = 0
+    total[:lanes] = 0
+    peak[:lanes] = LOWEST
+    start = first = tile.firsts.min()
+    end, done = tile.lasts.max(), start >= tile.lasts.max()
+    while not done:
+        rows = min(KNOTS, end - start + 1)
+        k_at, v_at = (
+            at_token(k, tile.batch, tile.kv_head, start),
+            at_token(v, tile.batch, tile.kv_head, start),
+        )
+        block = (rows, lanes, inputs.gaps, tile.batch * sizes.knots + start, start, tile.firsts, tile.lasts)
+        multiply(scores, 0, lanes, k.flat, k_at, k.token, 1, q_columns, 0, lanes, rows, sizes.head_dim, lanes)
+        old[:lanes] = peak[:lanes]
+        _limit(limits, start, rows, first, end)
+        lean(*block, scores, peak, limits, shares)
+        rescale(sizes.value_dim, *block[1:], sums, total, old, peak)
+        weigh(*block, scores, peak, total, limits)
+        _clear_others(scores, lanes, limits, rows)
+        multiply_add(sums, 0, lanes, v.flat, v_at, 1, v.token, scores, 0, lanes, sizes.value_dim, rows, lanes)
+        done = start + rows - 1 == end
+        start += rows - 2
+
+
+@njit(nogil=True)
+def add_tile(inputs, sizes, tile, buffers, found, task, with_gaps, share):
+    """Add what a tile gives to the derivatives of keys and values, and sum that of its queries."""
+    lanes, k, v, b, real = tile.lanes, inputs.k, inputs.v, buffers, buffers.scores.dtype.type
+    limits, shares = np.empty(2, np.int32), np.full(1, real(share), buffers.scores.dtype)
+    head_dim, value_dim, n = sizes.head_dim, sizes.value_dim, tile.queries
+    k_lanes, v_lanes = up(head_dim, sizes.strip), up(value_dim, sizes.strip)
+    b.dq_columns[: head_dim * lanes] = 0
+    start = first = tile.firsts.min()
+    end, done = tile.lasts.max(), start >= tile.lasts.max()
+    while not done:
+        rows = min(KNOTS, end - start + 1)
+        k_at, v_at = (
+            at_token(k, tile.batch, tile.kv_head, start),
+            at_token(v, tile.batch, tile.kv_head, start),
+        )
+        dk_at, dv_at = (task * sizes.knots + start) * k_lanes, (task * sizes.knots + start) * v_lanes
+        block = (rows, lanes, inputs.gaps, tile.batch * sizes.knots + start, start, tile.firsts, tile.lasts)
+        multiply(b.scores, 0, lanes, k.flat, k_at, k.token, 1, b.q_columns, 0, lanes, rows, head_dim, lanes)
+        multiply(
+            b.slopes, 0, lanes, v.flat, v_at, v.token, 1, b.grad_columns, 0, lanes, rows, value_dim, lanes
+        )
+        _limit(limits, start, rows, first, end)
+        differentiate(*block, b.scores, b.slopes, b.peaks, b.inverses, b.means, limits, shares)
+        _clear_others(b.scores, lanes, limits, rows)
+        multiply_add(
+            found.dv, dv_at, v_lanes, b.scores, 0, lanes, 1, b.grad_rows, 0, v_lanes, rows, n, v_lanes
+        )
+        multiply_add(found.dk, dk_at, k_lanes, b.slopes, 0, lanes, 1, b.q_rows, 0, k_lanes, rows, n, k_lanes)
+        multiply_add(
+            b.dq_columns, 0, lanes, k.flat, k_at, 1, k.token, b.slopes, 0, lanes, head_dim, rows, lanes
+        )
+        done = start + rows - 1 == end
+        start += rows - 2
+
+
+answer_tiles, differentiate_tiles = answering(sum_tile), differentiating(add_tile)
