@@ -42,9 +42,9 @@ def are_plain(*tensors: Tensor) -> bool:
     return True
 
 
-def are_recorded() -> bool:
-    """Whether something compiles or records what operators do, tensors of its own or not."""
-    return torch.compiler.is_compiling() or _is_watched()
+def is_recording() -> bool:
+    """Whether something compiles or records what operators do, even to ordinary tensors."""
+    return torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or _get_tracing_state() is not None
 
 
 def are_transformed(*given: object) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ctsattn._checks import are_plain, are_recorded
+from ctsattn._checks import are_plain, is_recording
 from ctsattn.ops.continuous.request import Request
 
 try:
@@ -32,7 +32,7 @@ _ways: dict[tuple, list[tuple[Any, Way]]] = {}
 
 def answer(q: Tensor, k: Tensor, v: Tensor, times: Tensor | None, *options: Any) -> Tensor | None:
     """Outputs, if a call like this has been answered before; `options` are all that differs from defaults."""
-    way = None if are_recorded() else _found(q, k, v, times, options)
+    way = None if is_recording() else _found(q, k, v, times, options)
     return None if way is None or times is None else way(q, k, v, times)
 
 

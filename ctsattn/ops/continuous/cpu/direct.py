@@ -5,6 +5,7 @@ The tensor operations that else find gaps and limits take longer over a short se
 
 from __future__ import annotations
 
+import ctypes
 from array import array
 from typing import Any
 
@@ -84,47 +85,48 @@ class Plan:
         share: float | None,
         kind: int,
     ):
-        self.batch, self.dtype, self.sizes = q.shape[0], q.dtype, sizes_of(q, v, q.itemsize)
+        self.batch, self.sizes, self.dtype = q.shape[0], sizes_of(q, v, q.itemsize), q.dtype
         self.kernels = kernels_of(q.dtype, EXACT if share is None else FIRST_ORDER)
         self.factors, self.limits = array("d", (scale, share or 0.0)), (first, last)
-        self.queries = self.batch * self.sizes.heads * self.sizes.queries
         self.apart = any(x.stride(-1) != 1 for x in (q, k, v, clock))
+        self.noted = self.batch * self.sizes.heads * self.sizes.queries * q.itemsize
+        self.out = (self.batch, self.sizes.heads, self.sizes.queries, self.sizes.value_dim)
         self.call = call_of(self.batch, self.sizes, kind, self.factors)
         self.call[tiles.LIMITS] = 1
         self.call[tiles.FIRSTS], self.call[tiles.LASTS] = first.data_ptr(), last.data_ptr()
+        self.tell(self.call, q, k, v, clock)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, times: Tensor) -> Tensor | None:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, clock: Tensor) -> Tensor | None:
         """Outputs; None where a clock is none, or a query sees several knots and no time between them."""
+        call = self.call[:]
         if self.apart:
-            q, k, v, times = (_side_by_side(x) for x in (q, k, v, times))
-        found = self.answer(q, k, v, times)
-        if found is None:
+            q, k, v, clock = (_side_by_side(x) for x in (q, k, v, clock))
+            self.tell(call, q, k, v, clock)
+        else:  # their strides are known
+            call[CLOCK], call[tiles.Q] = clock.data_ptr(), q.data_ptr()
+            call[tiles.K], call[tiles.V] = k.data_ptr(), v.data_ptr()
+        out, notes = q.new_empty(self.out), bytearray(2 * self.noted)
+        call[tiles.OUT] = out.data_ptr()
+        _note(call, notes, self.noted)
+        if not run_forward(call, self.batch, self.sizes, self.kernels[0]):
             return None
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-            return _apply(q, k, v, times, self, found)
-        return found[0]
+            return _apply(q, k, v, clock, self, out, notes)
+        return out
 
-    def tell(self, call: array, q: Tensor, k: Tensor, v: Tensor, times: Tensor, notes: Tensor) -> None:
-        """Tell a call where lies what both kernels read, and what the one writes for the other."""
-        call[CLOCK], call[CLOCK_STEP] = times.data_ptr(), times.stride(0) * times.itemsize
+    def tell(self, call: array, q: Tensor, k: Tensor, v: Tensor, clock: Tensor) -> None:
+        """Tell a call where lies what both kernels read."""
+        call[CLOCK], call[CLOCK_STEP] = clock.data_ptr(), clock.stride(0) * clock.itemsize
         for place, x in ((tiles.Q, q), (tiles.K, k), (tiles.V, v)):
             put(call, place, x)
-        step, place = self.queries * notes.itemsize, notes.data_ptr()
-        call[tiles.PEAK], call[tiles.INVERSE], call[tiles.LSE] = place, place + step, place + 2 * step
 
-    def answer(self, q: Tensor, k: Tensor, v: Tensor, times: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Outputs, and notes for the way back."""
-        call, sizes = self.call[:], self.sizes
-        out = q.new_empty((self.batch, sizes.heads, sizes.queries, sizes.value_dim))
-        notes = q.new_empty((3, self.queries))
-        self.tell(call, q, k, v, times, notes)
-        call[tiles.OUT] = out.data_ptr()
-        return (out, notes) if run_forward(call, self.batch, sizes, self.kernels[0]) else None
-
-    def differentiate(self, grad: Tensor, out: Tensor, *saved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def differentiate(
+        self, grad: Tensor, out: Tensor, notes: bytearray, *saved: Tensor
+    ) -> tuple[Tensor, ...]:
         """Gradients of q, k and v."""
         call, sizes, batch = self.call[:], self.sizes, self.batch
-        self.tell(call, *saved)
+        self.tell(call, *saved)  # hooks of saved tensors may have moved them
+        _note(call, notes, self.noted)
         dq, dk, dv = found_for(call, saved[0], batch, sizes, self.dtype)
         put(call, tiles.OUT, out)
         put(call, tiles.DOUT, grad)
@@ -132,16 +134,21 @@ class Plan:
         return dq, joined(dk, sizes.head_dim), joined(dv, sizes.value_dim)
 
 
+def _note(call: array, notes: bytearray, size: int) -> None:
+    """Tell a call where the one kernel notes peaks and inverse sums for the other."""
+    call[tiles.PEAK] = place = ctypes.addressof(ctypes.c_char.from_buffer(notes))
+    call[tiles.INVERSE] = place + size
+
+
 class _Direct(torch.autograd.Function):
     """What a plan has answered, and the way back."""
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, times: Tensor, plan: Plan, found: tuple[Tensor, Tensor]
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, clock: Tensor, plan: Plan, out: Tensor, notes: bytearray
     ) -> Tensor:
-        out, notes = found
-        ctx.plan = plan
-        ctx.save_for_backward(out, q, k, v, times, notes)
+        ctx.plan, ctx.notes = plan, notes
+        ctx.save_for_backward(out, q, k, v, clock)
         return out
 
     @staticmethod
@@ -155,7 +162,9 @@ _apply = super(torch.autograd.Function, _Direct).apply  # pyright: ignore[report
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of all arguments of `_Direct`."""
-    return *ctx.plan.differentiate(_side_by_side(grad), *ctx.saved_tensors), None, None, None
+    out, *saved = ctx.saved_tensors
+    grads = ctx.plan.differentiate(_side_by_side(grad), out, ctx.notes, *saved)
+    return *grads, None, None, None, None
 
 
 _differentiate_once = once_differentiable(_differentiate)

@@ -17,7 +17,8 @@ class Answer(NamedTuple):
     """Where the forward pass writes, flat: `out` like q but `value_dim` wide, the rest a number for a query.
 
     `peak`, in units of ln 2, and `inverse`, 1 over four times the sum of weights relative to the peak, are
-    for the backward pass: where scores are large, `lse` is rounded too much to give weights.
+    for the backward pass: where scores are large, `lse` is rounded too much to give weights. `lse` is empty
+    if nobody wants it.
     """
 
     out: np.ndarray
@@ -59,14 +60,20 @@ def _store_answer(sizes, tile, sums, peak, total, answer):
     largest = np.finfo(total.dtype).max  # the inverse of a subnormal total is held there
     for i in range(tile.queries):
         at = (tile.batch * sizes.heads + tile.head) * sizes.queries + tile.query + i
-        divisor, answer.lse[at], answer.peak[at], answer.inverse[at] = total[i], -np.inf, peak[i], 0
+        divisor, answer.peak[at], answer.inverse[at] = total[i], peak[i], 0
         if divisor == 0:
             divisor = total.dtype.type(1)
         else:
-            answer.lse[at] = (peak[i] + np.log2(divisor) - 2) * LN2
             answer.inverse[at] = min(1 / divisor, largest)
-        for d in range(sizes.value_dim):
-            answer.out[at * sizes.value_dim + d] = sums[d * tile.lanes + i] / divisor
+        if len(answer.lse) > 0:
+            answer.lse[at] = (peak[i] + np.log2(total[i]) - 2) * LN2  # -inf without weights
+        if divisor > 1 / largest:  # to multiply is faster
+            factor = 1 / divisor
+            for d in range(sizes.value_dim):
+                answer.out[at * sizes.value_dim + d] = sums[d * tile.lanes + i] * factor
+        else:
+            for d in range(sizes.value_dim):
+                answer.out[at * sizes.value_dim + d] = sums[d * tile.lanes + i] / divisor
 
 
 @njit(nogil=True)

@@ -33,6 +33,7 @@ from ctsattn.ops.continuous.cpu.tiles import (
     SPLITS,
     WITH_GAPS,
     flat_at,
+    gaps_of,
     inputs_of,
     sizes_of,
     strided_at,
@@ -56,11 +57,15 @@ def _entries(sources: str, real: type, rule: int) -> tuple[Any, Any]:
         """Answer tiles, counted over batch, heads and tiles of a head."""
         call = carray(place, (MOST,), np.int64)
         sizes, limits = sizes_of(call), call[LIMITS] != 0
-        inputs, factors = inputs_of(call, sizes, real), flat_at(call, FACTORS, 2, np.float64)
+        gaps, factors = gaps_of(call, sizes.knots, real), flat_at(call, FACTORS, 2, np.float64)
+        tables = np.empty(3 * len(gaps) if rule == FIRST_ORDER else 0, real)
+        if rule == FIRST_ORDER:
+            first_order.write_tables(gaps, sizes.knots, factors[1], tables)
+        inputs = inputs_of(call, sizes, gaps, tables, real)
         queries = call[BATCH] * sizes.heads * sizes.queries
         answer = Answer(
             flat_at(call, OUT, queries * sizes.value_dim, real),
-            flat_at(call, LSE, queries, real),
+            flat_at(call, LSE, queries if call[LSE] else 0, real),
             flat_at(call, PEAK, queries, real),
             flat_at(call, INVERSE, queries, real),
         )
@@ -78,7 +83,11 @@ def _entries(sources: str, real: type, rule: int) -> tuple[Any, Any]:
         """Do tasks, counted over batch, key heads and splits of the tiles of a key head."""
         call = carray(place, (MOST,), np.int64)
         sizes = sizes_of(call)
-        inputs, factors = inputs_of(call, sizes, real), flat_at(call, FACTORS, 2, np.float64)
+        gaps, factors = gaps_of(call, sizes.knots, real), flat_at(call, FACTORS, 2, np.float64)
+        tables = np.empty(3 * len(gaps) if rule == FIRST_ORDER else 0, real)
+        if rule == FIRST_ORDER:
+            first_order.write_tables(gaps, sizes.knots, factors[1], tables)
+        inputs = inputs_of(call, sizes, gaps, tables, real)
         queries, knots = call[BATCH] * sizes.heads * sizes.queries, call[BATCH] * sizes.kv_heads * sizes.knots
         knots *= call[SPLITS]
         slopes = Slopes(

@@ -42,9 +42,11 @@ def run_forward(call: array, batch: int, sizes: Sizes, kernel: Any) -> bool:
 
 def splits_of(batch: int, sizes: Sizes) -> int:
     """Tasks for each key head: each has a dk and dv of its own, so one unless there are more threads."""
-    rows = batch * sizes.kv_heads
+    rows, threads = batch * sizes.kv_heads, torch.get_num_threads()
+    if rows >= threads:
+        return 1
     tiles_of_row = -(-sizes.queries // sizes.tile) * sizes.heads // sizes.kv_heads
-    return max(1, min(-(-torch.get_num_threads() // max(1, rows)), tiles_of_row))
+    return max(1, min(-(-threads // max(1, rows)), tiles_of_row))
 
 
 def run_backward(call: array, batch: int, sizes: Sizes, kernel: Any) -> None:
@@ -55,14 +57,14 @@ def run_backward(call: array, batch: int, sizes: Sizes, kernel: Any) -> None:
 
 
 def found_for(
-    call: array, q: Tensor, batch: int, sizes: Sizes, real: torch.dtype
+    call: array, like: Tensor, batch: int, sizes: Sizes, real: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Memory for dq, dk and dv, told to a call: the last two by splits, their widths whole strips."""
+    heads, kv_heads, queries, knots, head_dim, value_dim, _, strip = sizes
     call[tiles.SPLITS] = splits = splits_of(batch, sizes)
-    widths = (-(-width // sizes.strip) * sizes.strip for width in (sizes.head_dim, sizes.value_dim))
-    parts = [(batch, sizes.kv_heads, splits, sizes.knots, width) for width in widths]
-    dq = torch.empty((batch, sizes.heads, sizes.queries, sizes.head_dim), dtype=real)
-    dk, dv = (torch.empty(shape, dtype=real) for shape in parts)
+    dq = like.new_empty((batch, heads, queries, head_dim), dtype=real)
+    dk = like.new_empty((batch, kv_heads, splits, knots, -(-head_dim // strip) * strip), dtype=real)
+    dv = like.new_empty((batch, kv_heads, splits, knots, -(-value_dim // strip) * strip), dtype=real)
     call[tiles.DQ], call[tiles.DK], call[tiles.DV] = dq.data_ptr(), dk.data_ptr(), dv.data_ptr()
     return dq, dk, dv
 

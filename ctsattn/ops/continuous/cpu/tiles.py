@@ -42,7 +42,10 @@ class Strided(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What `reference.core` takes; `gaps`, `first` and `last` are flat and contiguous."""
+    """What `reference.core` takes; `gaps`, `first` and `last` are flat and contiguous.
+
+    `tables` are what a rule finds out about the gaps before it begins.
+    """
 
     q: Strided
     k: Strided
@@ -50,6 +53,7 @@ class Inputs(NamedTuple):
     gaps: np.ndarray
     first: np.ndarray
     last: np.ndarray
+    tables: np.ndarray
 
 
 class Sizes(NamedTuple):
@@ -162,14 +166,15 @@ def gaps_of(call, knots, real):
 
 
 @njit(nogil=True)
-def inputs_of(call, sizes, real):
+def inputs_of(call, sizes, gaps, tables, real):
     """Queries, keys, values, gaps, and what queries see."""
     queries = call[BATCH] * sizes.queries
     return Inputs(
         strided_at(call, Q, sizes.heads, sizes.queries, sizes.head_dim, real),
         strided_at(call, K, sizes.kv_heads, sizes.knots, sizes.head_dim, real),
         strided_at(call, V, sizes.kv_heads, sizes.knots, sizes.value_dim, real),
-        gaps_of(call, sizes.knots, real),
+        gaps,
         flat_at(call, FIRSTS, queries, np.int32),
         flat_at(call, LASTS, queries, np.int32),
+        tables,
     )
