@@ -43,8 +43,8 @@ def are_plain(*tensors: Tensor) -> bool:
 
 
 def is_recording() -> bool:
-    """Whether something compiles or records what operators do, even to ordinary tensors."""
-    return torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or _get_tracing_state() is not None
+    """Whether something compiles, records or differentiates what operators do, even to ordinary tensors."""
+    return torch.compiler.is_compiling() or _is_watched()
 
 
 def are_transformed(*given: object) -> bool:

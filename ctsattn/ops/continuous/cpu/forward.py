@@ -11,6 +11,7 @@ from numba import njit
 from ctsattn.ops.continuous.cpu import pieces
 from ctsattn.ops.continuous.cpu.products import multiply, multiply_add
 from ctsattn.ops.continuous.cpu.tiles import KNOTS, LN2, LOWEST, at_token, load_lanes, place, up
+from ctsattn.ops.continuous.cpu.turning import turn
 
 
 class Answer(NamedTuple):
@@ -55,7 +56,7 @@ def sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old, sha
 
 
 @njit(nogil=True, error_model="numpy")
-def _store_answer(sizes, tile, sums, peak, total, answer):
+def _store_answer(sizes, tile, sums, peak, total, factors, answer):
     """Write the answer to a tile; a total of 0 gives outputs 0 and `lse` -inf, and NaN stays NaN."""
     largest = np.finfo(total.dtype).max  # the inverse of a subnormal total is held there
     for i in range(tile.queries):
@@ -67,13 +68,13 @@ def _store_answer(sizes, tile, sums, peak, total, answer):
             answer.inverse[at] = min(1 / divisor, largest)
         if len(answer.lse) > 0:
             answer.lse[at] = (peak[i] + np.log2(total[i]) - 2) * LN2  # -inf without weights
-        if divisor > 1 / largest:  # to multiply is faster
-            factor = 1 / divisor
+        factors[i] = 1 / divisor
+    at = ((tile.batch * sizes.heads + tile.head) * sizes.queries + tile.query) * sizes.value_dim
+    turn(answer.out, at, sizes.value_dim, sums, 0, tile.lanes, sizes.value_dim, tile.queries, factors)
+    for i in range(tile.queries):
+        if factors[i] > largest:
             for d in range(sizes.value_dim):
-                answer.out[at * sizes.value_dim + d] = sums[d * tile.lanes + i] * factor
-        else:
-            for d in range(sizes.value_dim):
-                answer.out[at * sizes.value_dim + d] = sums[d * tile.lanes + i] / divisor
+                answer.out[at + i * sizes.value_dim + d] = sums[d * tile.lanes + i] / total[i]
 
 
 @njit(nogil=True)
@@ -101,6 +102,7 @@ def answering(sum_tile: Callable[..., None]) -> Callable[..., Any]:
             np.empty(sizes.head_dim * sizes.tile, real),
             np.empty(sizes.value_dim * sizes.tile, real),
         )
+        scales = np.full(sizes.head_dim, real.type(scale / LN2), real)
         scores = np.empty(KNOTS * sizes.tile, real)
         peak, total, old = np.empty(sizes.tile, real), np.empty(sizes.tile, real), np.empty(sizes.tile, real)
         firsts, lasts = np.empty(sizes.tile, np.int32), np.empty(sizes.tile, np.int32)
@@ -109,9 +111,9 @@ def answering(sum_tile: Callable[..., None]) -> Callable[..., Any]:
             row, number = divmod(index, tiles)
             batch, head = divmod(row, sizes.heads)
             tile = place(inputs, sizes, batch, head, number, firsts, lasts)
-            load_lanes(q_columns, inputs.q, tile, sizes.head_dim, real.type(scale / LN2))
+            load_lanes(q_columns, inputs.q, tile, sizes.head_dim, scales)
             sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old, share)
-            _store_answer(sizes, tile, sums, peak, total, answer)
+            _store_answer(sizes, tile, sums, peak, total, old, answer)
             if limits:
                 fine = _store_limits(inputs, sizes, tile, total, answer) and fine
         return fine

@@ -16,6 +16,7 @@ from numba import carray, njit  # pyright: ignore[reportPrivateImportUsage]
 from ctsattn.ops.continuous.cpu.addresses import pointer_to
 from ctsattn.ops.continuous.cpu.clock import GAPS, write_gaps
 from ctsattn.ops.continuous.cpu.places import BATCH, CLOCK, CLOCK_KIND, FAILED, HEADER
+from ctsattn.ops.continuous.cpu.turning import turn
 
 # Knots of a block: with 64 lanes of float32, its scores and their derivatives fill two thirds of 48 KiB.
 KNOTS = 64
@@ -109,16 +110,13 @@ def place(inputs, sizes, batch, head, number, firsts, lasts):
 
 
 @njit(nogil=True)
-def load_lanes(columns, strided, tile, width, factor):
-    """Write a tile's tokens as columns `[width, lanes]`, times a factor; 0 in lanes beyond its queries."""
-    for i in range(tile.lanes):
-        if i < tile.queries:
-            at = at_token(strided, tile.batch, tile.head, tile.query + i)
-            for d in range(width):
-                columns[d * tile.lanes + i] = strided.flat[at + d] * factor
-        else:
-            for d in range(width):
-                columns[d * tile.lanes + i] = 0
+def load_lanes(columns, strided, tile, width, factors):
+    """Write a tile's tokens as columns `[width, lanes]`, times factors; 0 in lanes beyond its queries."""
+    at = at_token(strided, tile.batch, tile.head, tile.query)
+    turn(columns, 0, tile.lanes, strided.flat, at, strided.token, tile.queries, width, factors)
+    if tile.queries < tile.lanes:
+        for d in range(width):
+            columns[d * tile.lanes + tile.queries : (d + 1) * tile.lanes] = 0
 
 
 @njit(nogil=True)
