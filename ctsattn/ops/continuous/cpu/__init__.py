@@ -16,12 +16,12 @@ head read the same memory.
   of tiles reach 200 GFLOP/s on one core where the library behind `torch.mm` reaches 100 at these shapes, and
   the weights take 1.4 times as long as one of the products.
 
-**Threads** are torch's own where that has GNU's OpenMP, else those of a pool (`workers`). They take a few tiles
-at a time and never wait for each other within a pass. What a kernel reads it is told by addresses (`places`),
-which is all that a thread of OpenMP can be given, and takes no time to prepare. Where there is nothing but a
-clock, one kernel leads from times to outputs and one back (`direct`); the choice of this way is kept for calls
-of the same kind (`plans`). Both count on short series: at 96 tensor operations around the kernels took longer
-than the kernels. Times beside stock attention's are in `experiments/kernels`.
+**Threads** are torch's own where that has GNU's OpenMP, else those of a pool (`workers`). They take a few
+tiles at a time and never wait for each other within a pass. What a kernel reads it is told by addresses
+(`places`), which is all that a thread of OpenMP can be given, and takes no time to prepare. Where there is
+nothing but a clock, one kernel leads from times to outputs and one back (`direct`); the choice of this way is
+kept for calls of the same kind (`plans`). Both count on short series: at 96 the tensor operations around the
+kernels took longer than the kernels. Times beside stock attention's are in `experiments/kernels`.
 
 **Exactness.** The weight of a piece has a series near 0 and divided differences elsewhere, see
 `pieces.shares`. Errors of the differences just outside the radius of the series, relative to the weight, and

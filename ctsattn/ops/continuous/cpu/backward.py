@@ -11,14 +11,15 @@ from numba import njit
 from ctsattn.ops.continuous.cpu import pieces
 from ctsattn.ops.continuous.cpu.products import multiply, multiply_add
 from ctsattn.ops.continuous.cpu.tiles import (
-    KNOTS,
     LN2,
     LOWEST,
+    MOST_KNOTS,
     Strided,
     at_token,
     load_lanes,
     load_rows,
     place,
+    rows_of,
     up,
 )
 from ctsattn.ops.continuous.cpu.turning import turn
@@ -109,7 +110,7 @@ def add_tile(inputs, sizes, tile, buffers, found, task, with_gaps, share):
     b.dq_columns[: head_dim * lanes] = 0
     start, end = tile.firsts.min(), tile.lasts.max()
     while start < end:
-        rows = min(KNOTS, end - start + 1)
+        rows = rows_of(start, end)
         k_at, v_at = (
             at_token(k, tile.batch, tile.kv_head, start),
             at_token(v, tile.batch, tile.kv_head, start),
@@ -157,8 +158,8 @@ def _buffers(sizes, real):
         np.empty(sizes.head_dim * tile, real),
         np.empty(sizes.value_dim * tile, real),
         np.empty(tile * v_lanes, real),
-        np.empty(KNOTS * tile, real),
-        np.empty(KNOTS * tile, real),
+        np.empty(MOST_KNOTS * tile, real),
+        np.empty(MOST_KNOTS * tile, real),
         np.empty(tile, real),
         np.empty(tile, real),
         np.empty(tile, real),

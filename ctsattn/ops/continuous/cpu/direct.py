@@ -94,6 +94,7 @@ class Plan:
         self.call = call_of(self.batch, self.sizes, kind, self.factors)
         self.call[tiles.LIMITS] = 1
         self.call[tiles.FIRSTS], self.call[tiles.LASTS] = first.data_ptr(), last.data_ptr()
+        self.call[CLOCK_STEP] = clock.stride(0)
         self.tell(self.call, q, k, v, clock)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, clock: Tensor) -> Tensor | None:
@@ -111,12 +112,14 @@ class Plan:
         if not run_forward(call, self.batch, self.sizes, self.kernels[0]):
             return None
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-            return _apply(q, k, v, clock, self, out, notes)
+            return _apply(q, k, v, clock, self, (out, notes))
         return out
 
     def tell(self, call: array, q: Tensor, k: Tensor, v: Tensor, clock: Tensor) -> None:
         """Tell a call where lies what both kernels read."""
-        call[CLOCK], call[CLOCK_STEP] = clock.data_ptr(), clock.stride(0) * clock.itemsize
+        call[CLOCK] = clock.data_ptr()
+        if call[CLOCK_STEP] != 0:  # else all rows have one clock, and it may be `[knots]`
+            call[CLOCK_STEP] = clock.stride(0) * clock.itemsize
         for place, x in ((tiles.Q, q), (tiles.K, k), (tiles.V, v)):
             put(call, place, x)
 
@@ -125,7 +128,7 @@ class Plan:
     ) -> tuple[Tensor, ...]:
         """Gradients of q, k and v."""
         call, sizes, batch = self.call[:], self.sizes, self.batch
-        self.tell(call, *saved)  # hooks of saved tensors may have moved them
+        self.tell(call, *saved)
         _note(call, notes, self.noted)
         dq, dk, dv = found_for(call, saved[0], batch, sizes, self.dtype)
         put(call, tiles.OUT, out)
@@ -145,9 +148,10 @@ class _Direct(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, clock: Tensor, plan: Plan, out: Tensor, notes: bytearray
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, clock: Tensor, plan: Plan, found: tuple[Tensor, bytearray]
     ) -> Tensor:
-        ctx.plan, ctx.notes = plan, notes
+        out, ctx.notes = found
+        ctx.plan = plan
         ctx.save_for_backward(out, q, k, v, clock)
         return out
 
@@ -162,9 +166,9 @@ _apply = super(torch.autograd.Function, _Direct).apply  # pyright: ignore[report
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of all arguments of `_Direct`."""
-    out, *saved = ctx.saved_tensors
+    out, *saved = (_side_by_side(x) for x in ctx.saved_tensors)  # hooks may have moved them
     grads = ctx.plan.differentiate(_side_by_side(grad), out, ctx.notes, *saved)
-    return *grads, None, None, None, None
+    return *grads, None, None, None
 
 
 _differentiate_once = once_differentiable(_differentiate)

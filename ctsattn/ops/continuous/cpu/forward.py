@@ -10,7 +10,7 @@ from numba import njit
 
 from ctsattn.ops.continuous.cpu import pieces
 from ctsattn.ops.continuous.cpu.products import multiply, multiply_add
-from ctsattn.ops.continuous.cpu.tiles import KNOTS, LN2, LOWEST, at_token, load_lanes, place, up
+from ctsattn.ops.continuous.cpu.tiles import LN2, LOWEST, MOST_KNOTS, at_token, load_lanes, place, rows_of, up
 from ctsattn.ops.continuous.cpu.turning import turn
 
 
@@ -40,7 +40,7 @@ def sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old, sha
     peak[:lanes] = LOWEST
     start, end = tile.firsts.min(), tile.lasts.max()
     while start < end:
-        rows = min(KNOTS, end - start + 1)
+        rows = rows_of(start, end)
         k_at, v_at = (
             at_token(k, tile.batch, tile.kv_head, start),
             at_token(v, tile.batch, tile.kv_head, start),
@@ -103,7 +103,7 @@ def answering(sum_tile: Callable[..., None]) -> Callable[..., Any]:
             np.empty(sizes.value_dim * sizes.tile, real),
         )
         scales = np.full(sizes.head_dim, real.type(scale / LN2), real)
-        scores = np.empty(KNOTS * sizes.tile, real)
+        scores = np.empty(MOST_KNOTS * sizes.tile, real)
         peak, total, old = np.empty(sizes.tile, real), np.empty(sizes.tile, real), np.empty(sizes.tile, real)
         firsts, lasts = np.empty(sizes.tile, np.int32), np.empty(sizes.tile, np.int32)
         tiles, fine = up(sizes.queries, sizes.tile) // sizes.tile, True

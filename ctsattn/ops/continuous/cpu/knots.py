@@ -21,7 +21,7 @@ from ctsattn.ops.continuous.cpu.forward import answering
 from ctsattn.ops.continuous.cpu.lanes import INDEX, VECTOR_BYTES, Array, Lanes, Shape
 from ctsattn.ops.continuous.cpu.pieces import Pieces, over_lanes, relative, rescale
 from ctsattn.ops.continuous.cpu.products import multiply, multiply_add
-from ctsattn.ops.continuous.cpu.tiles import KNOTS, LOWEST, at_token, up
+from ctsattn.ops.continuous.cpu.tiles import LOWEST, at_token, rows_of, up
 
 
 class Own(NamedTuple):
@@ -241,7 +241,7 @@ def sum_tile(inputs, sizes, tile, q_columns, scores, sums, peak, total, old, sha
     start = first = tile.firsts.min()
     end, done = tile.lasts.max(), start >= tile.lasts.max()
     while not done:
-        rows = min(KNOTS, end - start + 1)
+        rows = rows_of(start, end)
         k_at, v_at = (
             at_token(k, tile.batch, tile.kv_head, start),
             at_token(v, tile.batch, tile.kv_head, start),
@@ -281,7 +281,7 @@ def add_tile(inputs, sizes, tile, buffers, found, task, with_gaps, share):
     start = first = tile.firsts.min()
     end, done = tile.lasts.max(), start >= tile.lasts.max()
     while not done:
-        rows = min(KNOTS, end - start + 1)
+        rows = rows_of(start, end)
         k_at, v_at = (
             at_token(k, tile.batch, tile.kv_head, start),
             at_token(v, tile.batch, tile.kv_head, start),

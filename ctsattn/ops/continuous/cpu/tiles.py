@@ -20,6 +20,7 @@ from ctsattn.ops.continuous.cpu.turning import turn
 
 # Knots of a block: with 64 lanes of float32, its scores and their derivatives fill two thirds of 48 KiB.
 KNOTS = 64
+MOST_KNOTS = 96  # of the last block: what is left is done at once if there is no more
 LN2 = math.log(2.0)
 LOWEST = -1e30
 
@@ -107,6 +108,13 @@ def place(inputs, sizes, batch, head, number, firsts, lasts):
         lasts[i] = min(inputs.last[at], sizes.knots - 1)
     kv_head = head // (sizes.heads // sizes.kv_heads)
     return Tile(batch, head, kv_head, query, queries, lanes, firsts[:lanes], lasts[:lanes])
+
+
+@njit(nogil=True)
+def rows_of(start, end):
+    """Knots of the block that begins at `start` if the tile's last knot is `end`."""
+    left = end - start + 1
+    return left if left <= MOST_KNOTS else KNOTS
 
 
 @njit(nogil=True)
