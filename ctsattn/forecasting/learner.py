@@ -77,6 +77,8 @@ def run(
     with contextlib.closing(Ahead(Onward(batches, learner), learner)) as ahead:
         trainer.fit(learner, train_dataloaders=Held(ahead), val_dataloaders=held)
     # Processes that a strategy spawns end with what they know; only weights come back by themselves.
+    if learner.log_of_run is None and not outcome.exists():
+        raise learner.training_options.nothing_trained()
     log = learner.log_of_run if learner.log_of_run is not None else _read_log(outcome)
     if file is not None and trainer.is_global_zero:
         file.write(finished_state(learner.network, log))
@@ -93,7 +95,8 @@ def _make_trainer(
 ) -> lightning.Trainer:
     """A Trainer that stops early where there is a validation, and keeps checkpoints where there is a file."""
     options = dict(options)
-    callbacks = list(options.pop("callbacks", None) or [])
+    given = options.pop("callbacks", None) or []
+    callbacks = [given] if isinstance(given, lightning.Callback) else list(given)
     patience = learner.training_options.patience
     if validation is not None and patience is not None:
         callbacks.append(EarlyStopping("validation_loss", patience=patience, check_finite=False))

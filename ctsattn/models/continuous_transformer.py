@@ -5,20 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ctsattn._checks import named
+from ctsattn._options import Count, LostShare, NotNegative, OneOf, Share, Within
 from ctsattn.data.batch import Batch, TaskSpec
-from ctsattn.data.scalers import FIXED
+from ctsattn.data.scalers import FIXED, SCALERS
 from ctsattn.models.groups import make_path
 from ctsattn.models.joining import answer_one_by_one, join, part
-from ctsattn.models.linear_path import Spread, TimeFeatures
+from ctsattn.models.linear_path import FILLS, Spread, TimeFeatures
 from ctsattn.models.ranks import Ranks, channel_linear
 from ctsattn.models.tokens import ChannelIdentity, Covariates, ObservationTokens, PatchTokens
-from ctsattn.nn import HEADS, Encoder, Head, MixerConfig, QueryDecoder, WeightedHead, frequency_ladder
+from ctsattn.nn import (
+    FEEDFORWARDS,
+    HEADS,
+    MIXERS,
+    SINKS,
+    Encoder,
+    Head,
+    MixerConfig,
+    QueryDecoder,
+    WeightedHead,
+    frequency_ladder,
+)
 
 _MAX_OBSERVATIONS = 64  # tokens up to which each observation gets its own
 _PATCHES = 48  # tokens of a longer window
@@ -79,39 +91,39 @@ class ContinuousTransformer:
             targets of their mean errors, however seldom they are observed.
     """
 
-    d_model: int = 64
-    num_layers: int = 2
-    num_decoder_layers: int = 1
-    num_heads: int = 4
-    num_kv_heads: int | None = None
-    d_ff: int | None = None
-    mixer: str = "softmax"
-    sink: str = "zeros"
-    rotary: float = 1.0
-    patch: int | Literal["auto"] | None = "auto"
-    stride: int | None = None
+    d_model: Count = 64
+    num_layers: Annotated[int, Within(0)] = 2
+    num_decoder_layers: Count = 1
+    num_heads: Count = 4
+    num_kv_heads: Count | None = None
+    d_ff: Count | None = None
+    mixer: Annotated[str, OneOf(MIXERS)] = "softmax"
+    sink: Annotated[str, OneOf(SINKS)] = "zeros"
+    rotary: Share = 1.0
+    patch: Count | Literal["auto"] | None = "auto"
+    stride: Count | None = None
     is_causal: bool = False
     mix_channels: bool = True
     join_channels: bool = False
     own_maps: bool = False
     show_ranks: bool = False
     show_level: bool = False
-    feedforward: str = "swiglu"
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    drop_path: float = 0.0
-    linear_share: float = 0.0
+    feedforward: Annotated[str, OneOf(FEEDFORWARDS)] = "swiglu"
+    dropout: LostShare = 0.1
+    attention_dropout: LostShare = 0.0
+    drop_path: LostShare = 0.0
+    linear_share: Share = 0.0
     train_linear: bool = True
     anchors: tuple[str, ...] = ()
     by_phase: bool = False
     by_target: bool = False
     by_level: bool = False
-    fill: str = "lines"
+    fill: Annotated[str, OneOf(FILLS)] = "lines"
     average_lookbacks: bool = True
-    groups: int = 1
-    head: str = "quantile"
-    scaler: str = "standard"
-    balance: float | None = None
+    groups: Count = 1
+    head: Annotated[str, OneOf(HEADS)] = "quantile"
+    scaler: Annotated[str, OneOf(SCALERS)] = "standard"
+    balance: NotNegative | None = None
 
     @classmethod
     def small(cls, **changes: Any) -> ContinuousTransformer:

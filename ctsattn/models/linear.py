@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from ctsattn._checks import named
+from ctsattn._options import Count, LostShare, OneOf
 from ctsattn.data.batch import Batch, TaskSpec
+from ctsattn.data.scalers import SCALERS
 from ctsattn.models.groups import make_path
-from ctsattn.models.linear_path import Spread
+from ctsattn.models.linear_path import FILLS, Spread
 from ctsattn.nn import HEADS
 
 
@@ -54,12 +57,12 @@ class Linear:
     by_phase: bool = False
     by_target: bool = False
     by_level: bool = False
-    fill: str = "lines"
+    fill: Annotated[str, OneOf(FILLS)] = "lines"
     average_lookbacks: bool = True
-    groups: int = 1
-    dropout: float = 0.0
-    head: str = "quantile"
-    scaler: str = "standard"
+    groups: Count = 1
+    dropout: LostShare = 0.0
+    head: Annotated[str, OneOf(HEADS)] = "quantile"
+    scaler: Annotated[str, OneOf(SCALERS)] = "standard"
 
     def build(self, spec: TaskSpec) -> nn.Module:
         """The network for a task."""
