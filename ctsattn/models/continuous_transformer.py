@@ -23,7 +23,6 @@ from ctsattn.nn import (
     FEEDFORWARDS,
     HEADS,
     MIXERS,
-    SINKS,
     Encoder,
     Head,
     MixerConfig,
@@ -31,6 +30,7 @@ from ctsattn.nn import (
     WeightedHead,
     frequency_ladder,
 )
+from ctsattn.nn.mixers import SINKS
 
 _MAX_OBSERVATIONS = 64  # tokens up to which each observation gets its own
 _PATCHES = 48  # tokens of a longer window

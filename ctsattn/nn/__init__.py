@@ -8,14 +8,13 @@ from ctsattn.nn.decoder import ChannelMixing, QueryDecoder
 from ctsattn.nn.encoder import Encoder, EncoderLayer
 from ctsattn.nn.feedforward import FEEDFORWARDS
 from ctsattn.nn.heads import HEADS, Head, NormalHead, QuantileHead, SquaredErrorHead, WeightedHead
-from ctsattn.nn.mixers import MIXERS, SINKS, Mixer, MixerConfig
+from ctsattn.nn.mixers import MIXERS, Mixer, MixerConfig
 from ctsattn.nn.rotary import TimeRotary, frequency_ladder
 
 __all__ = [
     "FEEDFORWARDS",
     "HEADS",
     "MIXERS",
-    "SINKS",
     "ChannelMixing",
     "ContinuousAttention",
     "Encoder",
