@@ -24,6 +24,7 @@ from ctsattn.forecasting.shards import whole
 from ctsattn.forecasting.streams import Onward
 from ctsattn.forecasting.training import Progress, Training, TrainingLog
 from ctsattn.losses import masked_mean
+from ctsattn.models.joining import only_observed
 
 
 class HeldBatch:
@@ -142,7 +143,9 @@ def _read_log(path: Path) -> TrainingLog:
 def mean_loss(network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Mean of the head's losses over the observed queries of a batch, and their number."""
     head: Any = network.head
-    losses = head.loss(network(batch), batch.future_values)
+    with only_observed(network):
+        params = network(batch)
+    losses = head.loss(params, batch.future_values)
     observed = batch.future_observed & batch.future_mask[:, None, :]
     return masked_mean(losses, observed), observed.sum()
 

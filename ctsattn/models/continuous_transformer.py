@@ -72,6 +72,7 @@ class ContinuousTransformer:
         dropout: Share of features dropped in training.
         attention_dropout: Share of attention weights dropped in training; the exact operator then keeps all
             weights in memory.
+        token_dropout: Share of tokens that a window hides from encoder and decoder in training.
         drop_path: Share of residual branches dropped in training.
         linear_share: Share of training windows that are forecast by the linear path alone, so that it stands
             on its own and the network learns what it cannot say.
@@ -111,6 +112,7 @@ class ContinuousTransformer:
     feedforward: Annotated[str, OneOf(FEEDFORWARDS)] = "swiglu"
     dropout: LostShare = 0.1
     attention_dropout: LostShare = 0.0
+    token_dropout: LostShare = 0.0
     drop_path: LostShare = 0.0
     linear_share: Share = 0.0
     train_linear: bool = True
@@ -191,6 +193,7 @@ class ContinuousTransformerNetwork(nn.Module):
         super().__init__()
         self.spec, self.linear_share, self.balance = spec, config.linear_share, config.balance
         self.join_channels, self.mix_channels = config.join_channels, config.mix_channels
+        self.token_dropout, self.only_observed = config.token_dropout, False
         self.in_own_units = config.scaler in FIXED
         d_model = config.d_model
         self.tokens = make_tokens(config, spec)
@@ -270,6 +273,7 @@ class ContinuousTransformerNetwork(nn.Module):
         # bfloat16 would tell 256 times apart
         with torch.autocast(batch.past_times.device.type, enabled=False):
             tokens, times, mask = self.tokens(batch, context)
+            mask = self._shown(mask)
             asked = self._questions(batch) + static + known_future[:, None]
         if not self.join_channels:
             memory = self.encoder(tokens.flatten(0, 1), times.flatten(0, 1), mask.flatten(0, 1))
@@ -284,9 +288,16 @@ class ContinuousTransformerNetwork(nn.Module):
         asked = asked[:, : self.spec.num_targets]
         return answer_one_by_one(self.decoder, asked, batch.future_times, memory, self._wanted(batch))
 
+    def _shown(self, mask: Tensor) -> Tensor:
+        """The tokens that stay `[batch, channels, length]`: in training a share of them goes."""
+        if not (self.training and self.token_dropout):
+            return mask
+        return mask & (torch.rand(mask.shape, device=mask.device) >= self.token_dropout)
+
     def _wanted(self, batch: Batch) -> Tensor:
-        """Which answers are computed, `[batch, targets, queries]`: in training those that have a truth."""
-        return batch.future_observed if self.training else torch.ones_like(batch.future_observed)
+        """Which answers are computed, `[batch, targets, queries]`: for a loss those that have a truth."""
+        some = self.training or self.only_observed
+        return batch.future_observed if some else torch.ones_like(batch.future_observed)
 
     def _questions(self, batch: Batch) -> Tensor:
         """Embedded queries of each channel, `[batch, channels, queries, d_model]`."""

@@ -12,7 +12,7 @@ from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.losses import masked_mean
 from ctsattn.models import MODELS, ContinuousTransformer, Linear, SeasonalNaive
 from ctsattn.models.continuous_transformer import make_tokens, target_weights
-from ctsattn.models.joining import join, part
+from ctsattn.models.joining import join, only_observed, part
 from ctsattn.models.naive import main_period
 from ctsattn.models.tokens import ObservationTokens, PatchTokens
 from ctsattn.nn import MIXERS
@@ -33,6 +33,7 @@ CONFIGS = {
     "own_maps": ContinuousTransformer(
         **SMALL, join_channels=True, mix_channels=False, own_maps=True, show_ranks=True, show_level=True
     ),
+    "hidden_tokens": ContinuousTransformer(**SMALL, token_dropout=0.5),
     "levels_of_patches": ContinuousTransformer(**SMALL, patch=4, own_maps=True, show_level=True),
     "joined_patches": ContinuousTransformer(**SMALL, join_channels=True, patch=4),
     "no_channel_mixing": ContinuousTransformer(**SMALL, mix_channels=False),
@@ -268,6 +269,32 @@ def test_questions_answered_one_by_one_are_the_same_in_training_where_there_is_a
     assert 0 < seen.sum() < seen.numel()
     assert_same(some[seen], every[seen])
     assert not torch.allclose(some[~seen], every[~seen], atol=1e-2)
+
+
+def test_questions_without_a_truth_can_be_left_out_where_only_a_loss_is_asked_for():
+    config = ContinuousTransformer(**SMALL, join_channels=True, mix_channels=False)
+    network, batch = config.build(SPEC).eval(), make_batch()
+    for layer in (network.out, network.gate):
+        nn.init.normal_(layer.weight)
+    seen, every = batch.future_observed, network(batch)
+    with only_observed(nn.ModuleList([network])):
+        some = network(batch)
+    assert_same(some[seen], every[seen])
+    assert not torch.allclose(some[~seen], every[~seen], atol=1e-2)
+    assert_same(network(batch), every)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_hidden_tokens_are_hidden_in_training_alone(joined):
+    config = ContinuousTransformer(**SMALL, dropout=0.0, token_dropout=0.5, join_channels=joined)
+    network, batch = config.build(SPEC), make_batch()
+    for layer in (network.out, network.gate):
+        nn.init.normal_(layer.weight)
+    assert not torch.equal(network.train()(batch), network(batch))
+    every = network.eval()(batch)
+    assert torch.equal(network(batch), every)
+    network.token_dropout = 0.0
+    assert_same(network.train()(batch), every)
 
 
 @pytest.mark.parametrize(("balance", "expected"), [(0.0, [4.0, 1.0]), (1.0, [4.0, 2.0])])
