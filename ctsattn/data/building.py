@@ -14,15 +14,13 @@ from ctsattn.data.calendar import check_calendar
 from ctsattn.data.errors import examples
 from ctsattn.data.frame import Panel, Rows
 from ctsattn.data.roles import assign_roles, check_static
-from ctsattn.data.scalers import ScaleLaw
+from ctsattn.data.scalers import ScaleLaw, log_units
 from ctsattn.data.schema import FUTURE, NUMBER, STATIC, TARGET, TEXT, DataWarning, Feature, Origin, Schema
 from ctsattn.data.series import Ragged, SeriesStore
 from ctsattn.data.steps import typical_step
 from ctsattn.data.values import to_codes, to_numbers
 
 DUPLICATES = ("error", "mean", "last")
-
-_SMALL, _UNIT_SHARE = 0.01, 0.1  # logarithms are taken from a tenth of the smallest hundredth of sizes on
 
 
 def learn_schema(
@@ -67,9 +65,9 @@ def _law(store: SeriesStore, channel: int) -> ScaleLaw:
     centred = part.values - np.repeat(mean, counts)
     law = ScaleLaw.learn(mean, np.sqrt(np.add.reduceat(centred**2, heads) / counts))
     spread = float(part.values.std())
-    sizes = np.abs(part.values[part.values != 0])
-    unit = _UNIT_SHARE * float(np.quantile(sizes, _SMALL)) if len(sizes) else 1.0
-    return replace(law, centre=float(part.values.mean()), spread=spread or 1.0, unit=unit or 1.0)
+    unit, middle = log_units(part.values)
+    centre = float(part.values.mean())
+    return replace(law, centre=centre, spread=spread or 1.0, unit=unit, middle=middle)
 
 
 def build_store(panel: Panel, schema: Schema, *, duplicates: str = "error") -> SeriesStore:

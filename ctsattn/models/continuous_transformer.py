@@ -119,7 +119,7 @@ class ContinuousTransformer:
     anchors: tuple[str, ...] = ()
     by_phase: bool = False
     by_target: bool = False
-    by_level: bool = False
+    by_level: bool | Literal["shared"] = False
     fill: Annotated[str, OneOf(FILLS)] = "lines"
     average_lookbacks: bool = True
     groups: Count = 1

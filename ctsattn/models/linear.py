@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,9 @@ class Linear:
         by_target: Whether each target has a kernel of its own besides the one that all share.
         by_level: Whether forecasts return to what is usual for their target, as fast as is learned from how
             high the past stood and where it ended. For `scaler` "channel" or "none" alone; worth it where
-            targets have a level to which they return: weather, rates, rare events.
+            targets have a level to which they return: weather, rates, rare events. "shared" learns one
+            return for all targets: for few cycles of targets whose units are alike, as with `scaler`
+            "channel".
         fill: What bridges the gaps of the past: "lines", straight between observations, or "kriging", the
             mean of what is unseen given what was seen, under a covariance learned from the training windows.
             Worth it for regular series with holes at random or in bursts that are longer than what changes
@@ -56,7 +58,7 @@ class Linear:
     anchors: tuple[str, ...] = ()
     by_phase: bool = False
     by_target: bool = False
-    by_level: bool = False
+    by_level: bool | Literal["shared"] = False
     fill: Annotated[str, OneOf(FILLS)] = "lines"
     average_lookbacks: bool = True
     groups: Count = 1

@@ -82,7 +82,7 @@ class LinearPath(nn.Module):
         anchors: Names of the anchors to mix, as in `task_anchors`, and no level; empty: all.
         by_phase: Whether the kernel changes with the phase of the shortest period at the cutoff.
         by_target: Whether each target has a kernel of its own.
-        by_level: Whether forecasts return to the usual level of their target.
+        by_level: Whether forecasts return to the usual level of their target; "shared": to one for all.
         average: Whether the kernel starts as the mean over several look-backs.
         fill: What bridges gaps, "lines" or "kriging".
         fixed: Whether what `start` finds is not trained further.
@@ -100,7 +100,7 @@ class LinearPath(nn.Module):
         anchors: Sequence[str] = (),
         by_phase: bool = False,
         by_target: bool = False,
-        by_level: bool = False,
+        by_level: bool | str = False,
         average: bool = True,
         fill: str = "lines",
         fixed: bool = False,

@@ -147,7 +147,7 @@ def _trained(run: Run, task: Task) -> tuple[nn.Module, TrainingLog | None]:
         return network, None
     fit_closed_form(network, task, run)
     held = Rounds(task, EVALUATED) if training.patience is not None else None
-    batches = _Stream(task, training.batch_size, run.seed)
+    batches = Stream(task, training.batch_size, run.seed)
     return network, train(network, batches, held, training, seed=run.seed)
 
 
@@ -210,7 +210,7 @@ def _warm_up(network: nn.Module, task: Task, seed: int, count: int, size: int) -
 
 
 @dataclass(frozen=True)
-class _Stream:
+class Stream:
     """Training batches of a task, to be iterated anew."""
 
     task: Task

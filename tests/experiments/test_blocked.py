@@ -11,7 +11,7 @@ from ctsattn.datasets.long_horizon import Table
 from ctsattn.datasets.protocols import row_windows
 from ctsattn.datasets.splits import RowSplit
 from ctsattn.models import Linear
-from experiments.benchmarks import blocked
+from experiments.benchmarks import blocked, choice
 from experiments.benchmarks.plan import read_plan
 from experiments.benchmarks.tasks import RowTask
 
@@ -62,17 +62,17 @@ def test_errors_are_those_of_the_protocol_step_by_step(task):
 def test_the_rule_takes_the_fewest_weights_within_a_standard_error():
     noise = np.array([0.1, -0.1, 0.1, -0.1])
     found = pd.DataFrame([[0.0] * 4, 0.01 + noise, [0.2] * 4, 0.02 + noise])
-    place, table = blocked.choose(found, [9, 5, 1, 4])
+    place, table = choice.choose(found, [9, 5, 1, 4])
     assert place == 3
     assert table["more"].tolist() == pytest.approx([0.0, 0.01, 0.2, 0.02])
-    assert blocked.choose(found, [9, 10, 1, 11])[0] == 0
+    assert choice.choose(found, [9, 10, 1, 11])[0] == 0
 
 
 def test_a_setting_without_all_stretches_is_not_compared():
     row = {"data": "ili", "horizon": 24, "value": 1.0}
     names = ("stretch 1 of 8", "stretch 2 of 8")
     table = pd.DataFrame([{**row, "config": c, "condition": n} for c in "ab" for n in names][:-1])
-    assert blocked.scores(table).index.tolist() == [("ili", "a")]
+    assert choice.scores(table).index.tolist() == [("ili", "a")]
 
 
 def test_the_plan_leaves_the_test_part_alone():
