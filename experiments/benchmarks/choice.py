@@ -82,8 +82,9 @@ def fitted_weights(run: Run) -> int:
     channels = {"exchange": 8, "weather": 21}.get(run.data, 7)
     more = own * (8 * config.by_phase + channels * config.by_target)
     level = 3 * (1 if config.by_level == "shared" else channels) if config.by_level else 0
+    mixture = channels * 12 * max(len(config.anchors) - 1, 0)
     network = 12 * config.num_layers * config.d_model**2 if run.model != "linear" else 0
-    return int(run.horizon * (run.lookback + more + level) + network)
+    return int(run.horizon * (run.lookback + more + level) + mixture + network)
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def _parts(run: Run) -> dict[str, Any]:
     config = run.config()
     return {
         "look-back": run.lookback,
-        "from": _ANCHORS.get(config.anchors[0], config.anchors[0]) if config.anchors else "all anchors",
+        "from": " and ".join(_ANCHORS.get(name, name) for name in config.anchors) or "all anchors",
         "scaler": config.scaler,
         "averaged": config.average_lookbacks,
         "level": config.by_level,
