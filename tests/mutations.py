@@ -10,8 +10,8 @@ class Mutation:
     """A change of one place of the package.
 
     Attributes:
-        behaviour: Number in the list of behaviours, A1 to A14 for a public bug report, or a word for what came
-            later.
+        behaviour: Number in the list of behaviours, A1 to A14 for a public bug report, or a word for what
+            came later.
         file: File under `ctsattn/`.
         old: Text that occurs there once.
         new: What takes its place.

@@ -149,12 +149,23 @@ def test_the_thread_ends_with_the_fit_however_it_ends(error):
     assert not makers()
 
 
-def test_after_an_interrupted_fit_the_next_interrupt_is_heard():
+@pytest.fixture
+def heard() -> Iterator[Any]:
+    """A handler of interrupts of its own: a process in the background of a shell ignores them."""
+
+    def handler(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, handler)
+    yield handler
+    signal.signal(signal.SIGINT, before)
+
+
+def test_after_an_interrupted_fit_the_next_interrupt_is_heard(heard):
     model = tiny(training=replace(QUICK, trainer={"callbacks": [Look(KeyboardInterrupt())]}))
-    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         model.fit(irregular())
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is heard
 
 
 def test_training_reads_the_batches_of_the_stream_and_they_are_made_in_the_thread(monkeypatch):
