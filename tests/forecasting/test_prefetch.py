@@ -161,8 +161,16 @@ def heard() -> Iterator[Any]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_after_an_interrupted_fit_the_next_interrupt_is_heard(heard):
-    model = tiny(training=replace(QUICK, trainer={"callbacks": [Look(KeyboardInterrupt())]}))
+class Early(lightning.Callback):
+    """Interrupts while the run is prepared, when Lightning has not yet noted the handlers that it found."""
+
+    def setup(self, *_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("callback", [Early(), Look(KeyboardInterrupt())])
+def test_after_an_interrupted_fit_the_next_interrupt_is_heard(heard, callback):
+    model = tiny(training=replace(QUICK, trainer={"callbacks": [callback]}))
     with pytest.raises(KeyboardInterrupt):
         model.fit(irregular())
     assert signal.getsignal(signal.SIGINT) is heard
