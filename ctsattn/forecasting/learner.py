@@ -144,8 +144,7 @@ def mean_loss(network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Mean of the head's losses over the observed queries of a batch, and their number."""
     head: Any = network.head
     with only_observed(network):
-        params = network(batch)
-    losses = head.loss(params, batch.future_values)
+        losses = head.loss(network(batch), batch.future_values)
     observed = batch.future_observed & batch.future_mask[:, None, :]
     return masked_mean(losses, observed), observed.sum()
 
