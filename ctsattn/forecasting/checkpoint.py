@@ -200,7 +200,8 @@ def decode_config(encoded: Mapping[str, Any], table: Mapping[str, type]) -> Any:
         raise ValueError(
             f"The file's {encoded['name']!r} has options unknown here: {', '.join(sorted(unknown))}."
         )
-    return kind(**{name: _tuples(value) for name, value in encoded["fields"].items()})
+    before = getattr(kind, "before", {})  # options that older files lack
+    return kind(**{**before, **{name: _tuples(value) for name, value in encoded["fields"].items()}})
 
 
 def _tuples(value: Any) -> Any:

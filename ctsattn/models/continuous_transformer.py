@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,8 @@ from ctsattn.models.groups import make_path
 from ctsattn.models.joining import answer_one_by_one, join, part
 from ctsattn.models.linear_path import FILLS, Spread, TimeFeatures
 from ctsattn.models.ranks import Ranks, channel_linear
-from ctsattn.models.tokens import ChannelIdentity, Covariates, ObservationTokens, PatchTokens
+from ctsattn.models.stretches import make_stretches
+from ctsattn.models.tokens import ChannelIdentity, Covariates, make_tokens
 from ctsattn.nn import (
     FEEDFORWARDS,
     HEADS,
@@ -32,8 +32,6 @@ from ctsattn.nn import (
 )
 from ctsattn.nn.mixers import SINKS
 
-_MAX_OBSERVATIONS = 64  # tokens up to which each observation gets its own
-_PATCHES = 48  # tokens of a longer window
 _APART, _JOINED = 0.02, 0.5  # deviation of the embeddings that tell channels apart, at the start
 
 
@@ -57,6 +55,9 @@ class ContinuousTransformer:
         patch: Median gaps in one token; None: one token for each observation; "auto": that for windows of up
             to 64 median gaps, else patches that make about 48 tokens.
         stride: Median gaps from one patch to the next; None: half a patch.
+        query_patch: Median gaps of the future that are one question, answered at each of them and by straight
+            lines between; None: each asked time is a question of its own; "auto": as long as a token where
+            tokens are patches, nothing is known of the future and channels are not joined, else None.
         is_causal: Whether the encoder's tokens see only earlier ones.
         mix_channels: Whether the channels of a query attend to each other.
         join_channels: Whether the tokens of all channels stand in one sequence in the encoder, so that an
@@ -103,6 +104,7 @@ class ContinuousTransformer:
     rotary: Share = 1.0
     patch: Count | Literal["auto"] | None = "auto"
     stride: Count | None = None
+    query_patch: Count | Literal["auto"] | None = "auto"
     is_causal: bool = False
     mix_channels: bool = True
     join_channels: bool = False
@@ -127,6 +129,8 @@ class ContinuousTransformer:
     scaler: Annotated[str, OneOf(SCALERS)] = "standard"
     balance: NotNegative | None = None
 
+    before: ClassVar[dict[str, Any]] = {"query_patch": None}  # of files that lack these options
+
     @classmethod
     def small(cls, **changes: Any) -> ContinuousTransformer:
         """For short series and a CPU."""
@@ -140,26 +144,6 @@ class ContinuousTransformer:
     def build(self, spec: TaskSpec) -> nn.Module:
         """The network for a task."""
         return ContinuousTransformerNetwork(self, spec)
-
-
-def make_tokens(config: ContinuousTransformer, spec: TaskSpec) -> ObservationTokens | PatchTokens:
-    """The tokenisation that a config asks for, or that suits the look-back of the task.
-
-    Raises:
-        ValueError: Ranks are to be shown where tokens are patches.
-    """
-    steps, patch = round(spec.lookback / spec.median_gap), config.patch
-    if patch == "auto":
-        patch = None if steps <= _MAX_OBSERVATIONS else 2 * math.ceil(steps / _PATCHES)
-    if patch is None:
-        ranks = Ranks(spec.num_channels) if config.show_ranks else None
-        return ObservationTokens(spec, config.d_model, config.own_maps, ranks)
-    if config.show_ranks:
-        raise ValueError(
-            f"`show_ranks` shows observations, but with `patch={config.patch!r}` and {steps} steps of past "
-            "the tokens are patches. Give `patch=None`."
-        )
-    return PatchTokens(spec, config.d_model, patch, config.stride or max(1, patch // 2))
 
 
 def target_weights(batches: Sequence[Batch], balance: float, in_own_units: bool) -> Tensor:
@@ -197,6 +181,7 @@ class ContinuousTransformerNetwork(nn.Module):
         self.in_own_units = config.scaler in FIXED
         d_model = config.d_model
         self.tokens = make_tokens(config, spec)
+        self.stretches = make_stretches(config, spec, self.tokens)
         self.identity = ChannelIdentity(spec, d_model, _JOINED if config.join_channels else _APART)
         self.static = Covariates(spec.num_static, spec.static_codes, d_model)
         self.known = Covariates(spec.num_known, spec.known_codes, d_model)
@@ -217,8 +202,9 @@ class ContinuousTransformerNetwork(nn.Module):
         head = named("head", config.head, HEADS)()
         self.head: Head = head if config.balance is None else WeightedHead(head, spec.num_targets)
         self.spread = Spread(spec, self.head.num_params - 1)
-        self.gate = nn.Linear(d_model, self.linear.num_anchors)
-        self.out = nn.Linear(d_model, self.head.num_params)
+        nodes = 1 if self.stretches is None else self.stretches.length
+        self.gate = nn.Linear(d_model, nodes * self.linear.num_anchors)
+        self.out = nn.Linear(d_model, nodes * self.head.num_params)
         for layer in (self.effect, self.gate, self.out):
             for start in () if layer is None else layer.parameters():
                 nn.init.zeros_(start)
@@ -257,8 +243,8 @@ class ContinuousTransformerNetwork(nn.Module):
         static = self.static(batch.static, batch.static_codes)[:, None, None]
         answers = self._read(batch, known_past, known_future, static)[:, :targets]
         heard = self._heard(answers)
-        line = self._linear(batch, known_past, known_future, self.gate(answers) * heard)
-        params = self.out(answers)
+        gate, params = (self._at_queries(layer(answers), batch) for layer in (self.gate, self.out))
+        line = self._linear(batch, known_past, known_future, gate * heard)
         location = params[..., :1] * heard + line.unsqueeze(-1)
         return torch.cat([location, params[..., 1:] + self.spread(batch.future_times)], dim=-1)
 
@@ -267,26 +253,37 @@ class ContinuousTransformerNetwork(nn.Module):
         heard = answers.new_ones(len(answers), 1, 1, 1)
         return heard.bernoulli_(1 - self.linear_share) if self.training and self.linear_share else heard
 
+    def _at_queries(self, said: Tensor, batch: Batch) -> Tensor:
+        """What the decoder's answers say, `[batch, targets, queries, features]`."""
+        return said if self.stretches is None else self.stretches.read(said, batch.future_times)
+
+    def _asked_times(self, batch: Batch) -> Tensor:
+        """Times of the questions `[batch, questions]`: those of the queries, or middles of stretches."""
+        if self.stretches is None:
+            return batch.future_times
+        return self.stretches.asked(batch.future_times, batch.future_mask)
+
     def _read(self, batch: Batch, known_past: Tensor, known_future: Tensor, static: Tensor) -> Tensor:
-        """Answers of encoder and decoder, `[batch, channels, queries, d_model]`."""
+        """Answers of encoder and decoder, `[batch, channels, questions, d_model]`."""
+        at = self._asked_times(batch)
         context = self.identity(batch.past_codes) + static + known_past
         # bfloat16 would tell 256 times apart
         with torch.autocast(batch.past_times.device.type, enabled=False):
             tokens, times, mask = self.tokens(batch, context)
             mask = self._shown(mask)
-            asked = self._questions(batch) + static + known_future[:, None]
+            asked = self._questions(batch, at) + static + known_future[:, None]
         if not self.join_channels:
             memory = self.encoder(tokens.flatten(0, 1), times.flatten(0, 1), mask.flatten(0, 1))
             memory = memory.unflatten(0, tokens.shape[:2])
-            return self.decoder(asked, batch.future_times, memory, times, mask)
+            return self.decoder(asked, at, memory, times, mask)
         joined = join(tokens, times, mask)
         encoded = self.encoder(joined.tokens, joined.times, joined.mask)
         if self.mix_channels:
             memory = part(joined, encoded, tokens)
-            return self.decoder(asked, batch.future_times, memory, times, mask)
+            return self.decoder(asked, at, memory, times, mask)
         memory = replace(joined, tokens=encoded)
         asked = asked[:, : self.spec.num_targets]
-        return answer_one_by_one(self.decoder, asked, batch.future_times, memory, self._wanted(batch))
+        return answer_one_by_one(self.decoder, asked, at, memory, self._wanted(batch, at))
 
     def _shown(self, mask: Tensor) -> Tensor:
         """The tokens that stay `[batch, channels, length]`: in training a share of them goes."""
@@ -294,14 +291,16 @@ class ContinuousTransformerNetwork(nn.Module):
             return mask
         return mask & (torch.rand(mask.shape, device=mask.device) >= self.token_dropout)
 
-    def _wanted(self, batch: Batch) -> Tensor:
-        """Which answers are computed, `[batch, targets, queries]`: for a loss those that have a truth."""
-        some = self.training or self.only_observed
-        return batch.future_observed if some else torch.ones_like(batch.future_observed)
+    def _wanted(self, batch: Batch, at: Tensor) -> Tensor:
+        """Which answers are computed, `[batch, targets, questions]`: for a loss, times that have a truth."""
+        if self.stretches is None and (self.training or self.only_observed):
+            return batch.future_observed
+        shape = (len(at), self.spec.num_targets, at.shape[1])
+        return torch.ones(shape, dtype=torch.bool, device=at.device)
 
-    def _questions(self, batch: Batch) -> Tensor:
-        """Embedded queries of each channel, `[batch, channels, queries, d_model]`."""
-        features = self.features(batch.future_times)[:, None]
+    def _questions(self, batch: Batch, at: Tensor) -> Tensor:
+        """Embedded questions of each channel, `[batch, channels, questions, d_model]`."""
+        features = self.features(at)[:, None]
         summary = self._summary(batch)[:, :, None].expand(-1, -1, features.shape[2], -1)
         features = features.expand(-1, summary.shape[1], -1, -1)
         asked = self.ask(torch.cat([features, summary], dim=-1))
