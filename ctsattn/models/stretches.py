@@ -99,7 +99,7 @@ def length_for(spec: TaskSpec, patch: int) -> int:
 
 
 def make_stretches(config: Any, spec: TaskSpec, tokens: ObservationTokens | PatchTokens) -> Stretches | None:
-    """The stretches of time that the config of a model asks for, or that suit the task; None: each time by itself.
+    """The stretches that the config of a model asks for, or that suit the task; None: each time by itself.
 
     Raises:
         ValueError: Questions are to be stretches where what is known ahead tells moments apart.
@@ -110,7 +110,7 @@ def make_stretches(config: Any, spec: TaskSpec, tokens: ObservationTokens | Patc
         patch = None if alone else length_for(spec, tokens.length)
     if patch is not None and known:
         raise ValueError(
-            f"With `query_patch` {patch!r} a stretch of time is answered at once, but covariates that are known "
-            "ahead differ from moment to moment. Give `query_patch=None`."
+            f"With `query_patch` {patch!r} a stretch of time is answered at once, but covariates that are "
+            "known ahead differ from moment to moment. Give `query_patch=None`."
         )
     return None if patch is None else Stretches(spec, patch)

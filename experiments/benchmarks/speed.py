@@ -63,7 +63,7 @@ _WARM: set[tuple[str, str]] = set()
 # neuralforecast's defaults.
 SIZES: dict[str, dict[str, dict[str, Any]]] = {
     "small": {
-        _OURS: {"d_model": 52, "num_layers": 1, "num_heads": 4, "patch": 16, "stride": 8},
+        _OURS: {"d_model": 48, "num_layers": 1, "num_heads": 4, "patch": 16, "stride": 8},
         "PatchTST": {"hidden_size": 16, "n_heads": 4, "linear_hidden_size": 128, "encoder_layers": 3},
     },
     "default": {
