@@ -200,8 +200,7 @@ def decode_config(encoded: Mapping[str, Any], table: Mapping[str, type]) -> Any:
         raise ValueError(
             f"The file's {encoded['name']!r} has options unknown here: {', '.join(sorted(unknown))}."
         )
-    before = getattr(kind, "before", {})  # options that older files lack
-    return kind(**{**before, **{name: _tuples(value) for name, value in encoded["fields"].items()}})
+    return kind(**{name: _tuples(value) for name, value in encoded["fields"].items()})
 
 
 def _tuples(value: Any) -> Any:

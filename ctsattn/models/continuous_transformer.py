@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -56,8 +56,9 @@ class ContinuousTransformer:
             to 64 median gaps, else patches that make about 48 tokens.
         stride: Median gaps from one patch to the next; None: half a patch.
         query_patch: Median gaps of the future that are one question, answered at each of them and by straight
-            lines between; None: each asked time is a question of its own; "auto": as long as a token where
-            tokens are patches, nothing is known of the future and channels are not joined, else None.
+            lines between. It makes steps a good deal cheaper, and wants the data to learn each gap's answer
+            from. None: each asked time is a question of its own; "auto": as long as a token where tokens are
+            patches, nothing is known of the future and channels are not joined, else None.
         is_causal: Whether the encoder's tokens see only earlier ones.
         mix_channels: Whether the channels of a query attend to each other.
         join_channels: Whether the tokens of all channels stand in one sequence in the encoder, so that an
@@ -104,7 +105,7 @@ class ContinuousTransformer:
     rotary: Share = 1.0
     patch: Count | Literal["auto"] | None = "auto"
     stride: Count | None = None
-    query_patch: Count | Literal["auto"] | None = "auto"
+    query_patch: Count | Literal["auto"] | None = None
     is_causal: bool = False
     mix_channels: bool = True
     join_channels: bool = False
@@ -128,8 +129,6 @@ class ContinuousTransformer:
     head: Annotated[str, OneOf(HEADS)] = "quantile"
     scaler: Annotated[str, OneOf(SCALERS)] = "standard"
     balance: NotNegative | None = None
-
-    before: ClassVar[dict[str, Any]] = {"query_patch": None}  # of files that lack these options
 
     @classmethod
     def small(cls, **changes: Any) -> ContinuousTransformer:

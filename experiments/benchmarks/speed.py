@@ -59,15 +59,16 @@ _COLUMNS = (
     "config",
 )
 _WARM: set[tuple[str, str]] = set()
+_PATCHES = {"num_heads": 4, "patch": 16, "stride": 8, "query_patch": 16}
 # Widths are chosen so that both have as many parameters; PatchTST's are its paper's for ETTh1, and
-# neuralforecast's defaults.
+# neuralforecast's defaults. Patches of 16 hours every 8 are PatchTST's.
 SIZES: dict[str, dict[str, dict[str, Any]]] = {
     "small": {
-        _OURS: {"d_model": 48, "num_layers": 1, "num_heads": 4, "patch": 16, "stride": 8},
+        _OURS: {"d_model": 48, "num_layers": 1, **_PATCHES},
         "PatchTST": {"hidden_size": 16, "n_heads": 4, "linear_hidden_size": 128, "encoder_layers": 3},
     },
     "default": {
-        _OURS: {"d_model": 144, "num_layers": 4, "num_heads": 4, "patch": 16, "stride": 8},
+        _OURS: {"d_model": 144, "num_layers": 3, "num_decoder_layers": 2, **_PATCHES},
         "PatchTST": {"hidden_size": 128, "n_heads": 16, "linear_hidden_size": 256, "encoder_layers": 3},
     },
 }

@@ -103,12 +103,12 @@ def test_the_gradient_of_a_forecast_in_its_time_is_the_slope_between_nodes():
 @pytest.mark.parametrize(
     ("options", "spec", "length"),
     [
-        ({}, replace(HOURLY, lookback=336.0, horizon=96.0), 14),
-        ({}, HOURLY, None),
-        ({"patch": 4}, HOURLY, 4),
-        ({"patch": 4, "query_patch": None}, HOURLY, None),
-        ({"patch": 4}, replace(HOURLY, num_known=1), None),
-        ({"patch": 4, "join_channels": True}, HOURLY, None),
+        ({"query_patch": "auto"}, replace(HOURLY, lookback=336.0, horizon=96.0), 14),
+        ({"query_patch": "auto"}, HOURLY, None),
+        ({"query_patch": "auto", "patch": 4}, HOURLY, 4),
+        ({"patch": 4}, HOURLY, None),
+        ({"query_patch": "auto", "patch": 4}, replace(HOURLY, num_known=1), None),
+        ({"query_patch": "auto", "patch": 4, "join_channels": True}, HOURLY, None),
         ({"query_patch": 6}, HOURLY, 6),
     ],
 )
