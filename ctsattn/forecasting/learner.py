@@ -20,11 +20,10 @@ from ctsattn.data.batch import Batch
 from ctsattn.forecasting.loss_history import LossHistory, read_history
 from ctsattn.forecasting.prefetch import Ahead
 from ctsattn.forecasting.resuming import Checkpointing, RunFile, State
+from ctsattn.forecasting.scoring import choose_targets, mean_loss
 from ctsattn.forecasting.shards import whole
 from ctsattn.forecasting.streams import Onward
 from ctsattn.forecasting.training import Progress, Training, TrainingLog
-from ctsattn.losses import masked_mean
-from ctsattn.models.joining import only_observed
 
 
 class HeldBatch:
@@ -140,15 +139,6 @@ def _read_log(path: Path) -> TrainingLog:
     return TrainingLog.of(found)
 
 
-def mean_loss(network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Mean of the head's losses over the observed queries of a batch, and their number."""
-    head: Any = network.head
-    with only_observed(network):
-        losses = head.loss(network(batch), batch.future_values)
-    observed = batch.future_observed & batch.future_mask[:, None, :]
-    return masked_mean(losses, observed), observed.sum()
-
-
 class Learner(lightning.LightningModule):
     """Trains one network on the mean loss per observed query."""
 
@@ -245,7 +235,7 @@ class Learner(lightning.LightningModule):
         """Compare with the best round so far and keep the weights when they are better."""
         sums = torch.tensor(self._validation, dtype=torch.float64)
         if self.trainer.world_size > 1:
-            sums = self.trainer.strategy.reduce(sums.to(self.device, torch.float32), reduce_op="sum").double()
+            sums = self._added(sums.to(self.device, torch.float32)).double()
         loss = float(sums[0] / sums[1].clamp(min=1))
         self.log("validation_loss", torch.tensor(loss if math.isfinite(loss) else math.inf))
         if math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
@@ -257,8 +247,14 @@ class Learner(lightning.LightningModule):
     def on_train_end(self) -> None:
         """Put the weights to keep in place and say how it went."""
         log = self.finish()
+        if self.best_weights is not None:
+            choose_targets(self.network, self.trainer.val_dataloaders, self._added)
         if self.outcome is not None and self.trainer.is_global_zero:
             self.outcome.write_text(json.dumps(asdict(log)))
+
+    def _added(self, sums: Tensor) -> Tensor:
+        """Sums over all processes."""
+        return self.trainer.strategy.reduce(sums, reduce_op="sum") if self.trainer.world_size > 1 else sums
 
     def finish(self) -> TrainingLog:
         """Put the weights to keep in place, once, and write the log."""

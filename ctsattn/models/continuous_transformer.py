@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -13,6 +13,7 @@ from ctsattn._checks import named
 from ctsattn._options import Count, LostShare, NotNegative, OneOf, Share, Within
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.data.scalers import FIXED, SCALERS
+from ctsattn.models.balance import target_weights
 from ctsattn.models.groups import make_path
 from ctsattn.models.joining import answer_one_by_one, join, part
 from ctsattn.models.linear_path import FILLS, Spread, TimeFeatures
@@ -79,6 +80,8 @@ class ContinuousTransformer:
         linear_share: Share of training windows that are forecast by the linear path alone, so that it stands
             on its own and the network learns what it cannot say.
         train_linear: Whether the linear path is trained on after its start in closed form.
+        choose_targets: Whether targets that the linear path alone forecasts better on the validation windows
+            are left to it after training. For targets so rare that the network learns them by heart.
         anchors: As in `Linear`.
         by_phase: As in `Linear`.
         by_target: As in `Linear`.
@@ -119,6 +122,7 @@ class ContinuousTransformer:
     drop_path: LostShare = 0.0
     linear_share: Share = 0.0
     train_linear: bool = True
+    choose_targets: bool = False
     anchors: tuple[str, ...] = ()
     by_phase: bool = False
     by_target: bool = False
@@ -145,23 +149,6 @@ class ContinuousTransformer:
         return ContinuousTransformerNetwork(self, spec)
 
 
-def target_weights(batches: Sequence[Batch], balance: float, in_own_units: bool) -> Tensor:
-    """Weights `[targets]` of the targets' losses, one on the average over observations.
-
-    Args:
-        batches: Windows with truths.
-        balance: Power of a target's observations by which its weight falls.
-        in_own_units: Whether to undo the scale, the same in all windows, for a squared error in the
-            caller's units.
-    """
-    observed = [batch.future_observed & batch.future_mask[:, None] for batch in batches]
-    counts = torch.stack([seen.sum(dim=(0, 2)) for seen in observed]).sum(dim=0).double().cpu()
-    weights = counts.clamp(min=1) ** -balance
-    if in_own_units:
-        weights = weights * batches[0].scale[0].square()
-    return weights * counts.sum().clamp(min=1) / (weights * counts).sum().clamp(min=1e-300)
-
-
 class ContinuousTransformerNetwork(nn.Module):
     """Network of `ContinuousTransformer`: a linear path plus what encoder and decoder add to it.
 
@@ -177,6 +164,8 @@ class ContinuousTransformerNetwork(nn.Module):
         self.spec, self.linear_share, self.balance = spec, config.linear_share, config.balance
         self.join_channels, self.mix_channels = config.join_channels, config.mix_channels
         self.token_dropout, self.only_observed = config.token_dropout, False
+        self.heard_targets: Tensor | None
+        self.register_buffer("heard_targets", torch.ones(spec.num_targets) if config.choose_targets else None)
         self.in_own_units = config.scaler in FIXED
         d_model = config.d_model
         self.tokens = make_tokens(config, spec)
@@ -248,9 +237,11 @@ class ContinuousTransformerNetwork(nn.Module):
         return torch.cat([location, params[..., 1:] + self.spread(batch.future_times)], dim=-1)
 
     def _heard(self, answers: Tensor) -> Tensor:
-        """Whether a window's location listens to the network, `[batch, 1, 1, 1]`; always after training."""
+        """Whether locations listen to the network, `[batch, targets or 1, 1, 1]`."""
         heard = answers.new_ones(len(answers), 1, 1, 1)
-        return heard.bernoulli_(1 - self.linear_share) if self.training and self.linear_share else heard
+        if self.training and self.linear_share:
+            heard.bernoulli_(1 - self.linear_share)
+        return heard if self.heard_targets is None else heard * self.heard_targets[:, None, None]
 
     def _at_queries(self, said: Tensor, batch: Batch) -> Tensor:
         """What the decoder's answers say, `[batch, targets, queries, features]`."""

@@ -33,6 +33,7 @@ CONFIGS = {
     "own_maps": ContinuousTransformer(
         **SMALL, join_channels=True, mix_channels=False, own_maps=True, show_ranks=True, show_level=True
     ),
+    "chosen_targets": ContinuousTransformer(**SMALL, choose_targets=True),
     "hidden_tokens": ContinuousTransformer(**SMALL, token_dropout=0.5),
     "levels_of_patches": ContinuousTransformer(**SMALL, patch=4, own_maps=True, show_level=True),
     "joined_patches": ContinuousTransformer(**SMALL, join_channels=True, patch=4),
