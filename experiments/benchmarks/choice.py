@@ -96,8 +96,8 @@ class Found:
         runs: The settings.
         logs: `[settings, stretches]` logarithms of the MSE, its mean over the horizons.
         chosen: Place of the setting that the rule takes.
-        taken: Place of what is taken now that levels are withdrawn: what the rule takes of the settings without
-            one where it takes one that has.
+        taken: Place of what is taken now that levels are withdrawn: of the settings without one, where the
+            rule takes one that has.
         table: As `choose` returns it.
         ahead: Mean log error of each setting where it was forecast from the stretches before; else NaN.
     """

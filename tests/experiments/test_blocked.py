@@ -109,8 +109,9 @@ def test_a_level_must_hold_going_forward():
 
 
 def test_where_the_rule_takes_a_level_what_is_taken_has_none(tmp_path):
-    plain = Run("etth1", "linear", lookback=96, horizon=720, options={"anchors": ["mean"]})
-    level = replace(plain, options={"anchors": ["mean"], "by_level": "shared", "scaler": "none"})
+    options = {"anchors": ["mean"], "average_lookbacks": False}
+    plain = Run("etth1", "linear", lookback=96, horizon=720, options=options)
+    level = replace(plain, options=options | {"by_level": "shared", "scaler": "none"})
     errors = [(plain, False, 1.0), (level, False, 0.5), (plain, True, 1.0), (level, True, 0.5)]
     rows = [
         {"data": "etth1", "config": run.as_json(), "condition": blocked.condition(n, before), "horizon": 96}
