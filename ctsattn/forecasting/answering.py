@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from ctsattn._options import Within, check_option
 from ctsattn.forecasting import evaluation, frames
 from ctsattn.forecasting.asking import ask
 from ctsattn.forecasting.learning import LearningEstimator
@@ -144,6 +145,8 @@ class AnsweringEstimator(LearningEstimator):
             raise ValueError(f"`n` counts paths, so it must be an integer of at least 1, got {n!r}.")
         store, future = self._context(df, static_df, past_df, future_df)
         asked = self._ask(store, future, h=h, times=times, span=horizon)
+        mended = "Leave it out to take `random_state`."
+        check_option("seed", seed, Annotated[int, Within(0)] | np.random.Generator | None, mended)
         rng = np.random.default_rng(self._seed() if seed is None else seed)
         return evaluation.sample_frame(self._fitted, store, asked, int(n), rng, self.accelerator)
 
