@@ -92,6 +92,7 @@ def build_store(panel: Panel, schema: Schema, *, duplicates: str = "error") -> S
             f"`duplicates` must be one of {', '.join(map(repr, DUPLICATES))}, not {duplicates!r}."
         )
     _check_clock(panel, schema)
+    _check_targets(panel, schema)
     _warn_of_absent(panel, schema)
     return SeriesStore(
         source=panel.source,
@@ -113,6 +114,16 @@ def _check_clock(panel: Panel, schema: Schema) -> None:
             f"The model was trained on {schema.clock_kind} times, but column {panel.source.columns.time!r} "
             f"holds {kind} times ({panel.source.clock.dtype}). Convert it to what training had."
         )
+
+
+def _check_targets(panel: Panel, schema: Schema) -> None:
+    """Refuse a frame whose targets were found under another dialect's name than the training frame's."""
+    for feature, found in zip(schema.having(TARGET), panel.source.columns.targets, strict=False):
+        if feature.name != found and feature.name not in panel.rows.columns:
+            raise ValueError(
+                f"The model forecasts {feature.name!r}, and the frame has {found!r} in its place. Rename it: "
+                f"df = df.rename(columns={{{found!r}: {feature.name!r}}})."
+            )
 
 
 def _warn_of_absent(panel: Panel, schema: Schema) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 import ctsattn
-from ctsattn._options import check_options
+from ctsattn._options import check_option, check_options
 from ctsattn.data.errors import examples
 from ctsattn.data.frame import Rows, read_rows
 from ctsattn.data.schema import Columns
@@ -107,6 +107,11 @@ class StoredEstimator(ConfiguredEstimator):
         """Check model and training, before any data is read."""
         self._options.check()
         check_options(self.config, "model")
+        check_option("verbose", self.verbose, bool | int, "Write set_params(verbose=False).")
+
+    def _calendar(self) -> tuple[str, ...]:
+        """Names of calendar features; one needs no tuple."""
+        return (self.calendar,) if isinstance(self.calendar, str) else tuple(self.calendar)
 
     def _columns(self) -> Columns:
         """Columns as the caller named them; those of the training frame once they are known."""

@@ -84,7 +84,7 @@ class LearningEstimator(StoredEstimator):
             start = replace(start, network=copy.deepcopy(start.network))
             store = store_of(history, start.schema, duplicates=self.duplicates)
         else:
-            schema, store = learn_from(history, calendar=tuple(self.calendar), duplicates=self.duplicates)
+            schema, store = learn_from(history, calendar=self._calendar(), duplicates=self.duplicates)
             frames.check_observed(store)
             spec = infer_task(store.sample(), schema, horizon=self.horizon, lookback=self.lookback)
             start = new_network(self.config, schema, spec, seed)

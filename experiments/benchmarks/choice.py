@@ -96,6 +96,8 @@ class Found:
         runs: The settings.
         logs: `[settings, stretches]` logarithms of the MSE, its mean over the horizons.
         chosen: Place of the setting that the rule takes.
+        taken: Place of what is taken now that levels are withdrawn: of the settings without one, where the
+            rule takes one that has.
         table: As `choose` returns it.
         ahead: Mean log error of each setting where it was forecast from the stretches before; else NaN.
     """
@@ -104,6 +106,7 @@ class Found:
     runs: list[Run]
     logs: np.ndarray
     chosen: int
+    taken: int
     table: pd.DataFrame
     ahead: np.ndarray
 
@@ -120,7 +123,9 @@ def _found(data: str, logs: pd.DataFrame, later: pd.DataFrame) -> Found:
     before = later.loc[data] if data in later.index.unique("data") else later.droplevel("data")[:0]
     chosen, table = choose(logs, [fitted_weights(run) for run in runs])
     ahead = before.mean(axis=1).reindex(logs.index).to_numpy()
-    return Found(data, runs, logs.to_numpy(), confirmed(chosen, logs, runs, before), table, ahead)
+    chosen = confirmed(chosen, logs, runs, before)
+    taken = _plain(logs, runs) if runs[chosen].config().by_level else chosen
+    return Found(data, runs, logs.to_numpy(), chosen, taken, table, ahead)
 
 
 def rivals(*paths: Path) -> list[Run]:
@@ -130,18 +135,25 @@ def rivals(*paths: Path) -> list[Run]:
 
 def report(found: Sequence[Found]) -> str:
     """Markdown: what is chosen for each data set, and what each change of the plain setting gives."""
-    lines = ["| data | chosen | MSE | settings within its standard error |", "| --- | --- | ---: | ---: |"]
+    lines = [
+        "| data | taken | MSE | settings within a standard error | by rules 1 to 4, levels and all | MSE |"
+    ]
+    lines += ["| --- | --- | ---: | ---: | --- | ---: |"]
     for one in found:
         close = int((one.table["more"] <= one.table["error"]).sum())
-        mse = np.exp(one.logs[one.chosen].mean())
-        lines.append(
-            f"| {one.data} | {words(one.runs[one.chosen])} | {mse:.3f} | {close} of {len(one.runs)} |"
-        )
+        cells = [one.data, *_taken(one, one.taken), f"{close} of {len(one.runs)}"]
+        cells += _taken(one, one.chosen) if one.chosen != one.taken else ["the same", ""]
+        lines.append(f"| {' | '.join(cells)} |")
     changes = {one.data: _changes(one) for one in found}
     names = sorted({name for some in changes.values() for name in some}, key=_order)
     lines += ["", f"| change | {' | '.join(changes)} |", f"| --- |{' ---: |' * len(changes)}"]
     lines += [f"| {n} | {' | '.join(some.get(n, '') for some in changes.values())} |" for n in names]
     return "\n".join(lines)
+
+
+def _taken(one: Found, place: int) -> list[str]:
+    """A setting in words, and the geometric mean of its errors."""
+    return [words(one.runs[place]), f"{np.exp(one.logs[place].mean()):.3f}"]
 
 
 def _changes(one: Found) -> dict[str, str]:
@@ -151,7 +163,7 @@ def _changes(one: Found) -> dict[str, str]:
     """
     plain: dict[str, Any] = {"from": "the mean", "scaler": "standard", "averaged": False, "level": False}
     plain |= {"by phase": False, "by target": False, "network": ""}
-    plain = {"look-back": one.runs[one.chosen].lookback, **plain}
+    plain = {"look-back": one.runs[one.taken].lookback, **plain}
     known = [_parts(run) for run in one.runs]
     base, cells = one.logs[known.index(plain)], {}
     for parts, logs in zip(known, one.logs, strict=True):

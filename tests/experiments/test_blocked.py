@@ -108,6 +108,23 @@ def test_a_level_must_hold_going_forward():
     assert choice.confirmed(0, found, runs, -better) == 0
 
 
+def test_where_the_rule_takes_a_level_what_is_taken_has_none(tmp_path):
+    options = {"anchors": ["mean"], "average_lookbacks": False}
+    plain = Run("etth1", "linear", lookback=96, horizon=720, options=options)
+    level = replace(plain, options=options | {"by_level": "shared", "scaler": "none"})
+    errors = [(plain, False, 1.0), (level, False, 0.5), (plain, True, 1.0), (level, True, 0.5)]
+    rows = [
+        {"data": "etth1", "config": run.as_json(), "condition": blocked.condition(n, before), "horizon": 96}
+        | {"value": error + 0.01 * n}
+        for run, before, error in errors
+        for n in range(3 * before, blocked.BLOCKS)
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    (found,) = choice.read(tmp_path / "rows.csv")
+    assert (found.runs[found.chosen], found.runs[found.taken]) == (level, plain)
+    assert "one level" in choice.report([found]).split("\n")[2]
+
+
 def test_rows_going_forward_are_not_taken_for_those_of_the_rule():
     row = {"data": "ili", "config": "a", "horizon": 24, "value": 1.0}
     names = [blocked.condition(n, before) for n, before in ((0, False), (3, False), (3, True))]
