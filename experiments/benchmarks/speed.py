@@ -74,7 +74,7 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
         "PatchTST": {"hidden_size": 16, "n_heads": 4, "linear_hidden_size": 128, "encoder_layers": 3},
     },
     "default": {
-        _OURS: {"d_model": 144, "num_layers": 3, "num_decoder_layers": 2, **_PATCHES},
+        _OURS: {"d_model": 144, "num_layers": 2, "num_decoder_layers": 3, **_PATCHES},
         "PatchTST": {"hidden_size": 128, "n_heads": 16, "linear_hidden_size": 256, "encoder_layers": 3},
     },
 }
