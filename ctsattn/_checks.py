@@ -57,6 +57,20 @@ def are_transformed(*given: object) -> bool:
     return _may_be_dual() or any(isinstance(x, Tensor) and is_functorch_wrapped_tensor(x) for x in given)
 
 
+def may_carry_tangents(*given: object) -> bool:
+    """Whether forward-mode differentiation runs and some of what is given may carry a tangent.
+
+    What function transforms wrap is not looked into: it may.
+    """
+    if torch.compiler.is_compiling() or not _may_be_dual():
+        return False
+    return any(
+        is_functorch_wrapped_tensor(x) or forward_ad.unpack_dual(x).tangent is not None
+        for x in given
+        if isinstance(x, Tensor)
+    )
+
+
 def _is_watched() -> bool:
     """Whether operators are being recorded or differentiated: what is done past them would be lost."""
     return _may_be_dual() or is_in_torch_dispatch_mode() or _get_tracing_state() is not None

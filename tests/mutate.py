@@ -86,7 +86,7 @@ def verdict(folder: Path, mutation: Mutation) -> str:
 def main() -> int:
     """Run the mutations of the given behaviours, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("behaviours", nargs="*", help="numbers such as 7 or A3; all when none is given")
+    parser.add_argument("behaviours", nargs="*", help="names such as 7, A3 or phase; all when none is given")
     parser.add_argument(
         "--mutations-only", action="store_true", help="the tests are known to pass as they are"
     )

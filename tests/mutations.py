@@ -10,7 +10,8 @@ class Mutation:
     """A change of one place of the package.
 
     Attributes:
-        behaviour: Number in the list of behaviours, or A1 to A14 for a public bug report.
+        behaviour: Number in the list of behaviours, A1 to A14 for a public bug report, or a word for what
+            came later.
         file: File under `ctsattn/`.
         old: Text that occurs there once.
         new: What takes its place.
@@ -538,5 +539,138 @@ TABLE = [
         "values, loc, scale = self._scaled(store, past, layout)",
         _UNION,
         f"{_PREDICT} -k test_31",
+    ),
+    Mutation(
+        "phase",
+        "data/collate.py",
+        "since = store.first[windows.series] if origin is None else origin.on(clock)",
+        "since = store.first[windows.series]",
+        "forecasting/test_phase.py -k cut_anywhere",
+    ),
+    Mutation(
+        "phase",
+        "data/schema.py",
+        '"origin": Origin(**state["origin"]) if state.get("origin") else None',
+        '"origin": None',
+        "forecasting/test_phase.py -k saved",
+    ),
+    Mutation(
+        "level",
+        "models/kernel.py",
+        "nodes = nodes + self.by_level(levels)",
+        "nodes = nodes",
+        "models/test_kernel.py -k return_to_is_found",
+    ),
+    Mutation(
+        "level",
+        "models/level.py",
+        "0.0 if found is None else found.to(self.weight)",
+        "0.0",
+        "models/test_kernel.py -k return_to_is_found",
+    ),
+    Mutation(
+        "kriging",
+        "models/kriging.py",
+        "return centre + solved @ self.covariance.to(solved)",
+        "return centre + 0 * solved",
+        "models/test_kriging.py -k conditional_mean",
+    ),
+    Mutation(
+        "kriging",
+        "models/kriging.py",
+        "self.covariance.copy_((vectors * found.clamp(min=0.0)) @ vectors.mT)",
+        "pass",
+        "models/test_kriging.py -k covariance",
+    ),
+    Mutation(
+        "average",
+        "forecasting/averaging.py",
+        "share = min(self.share, (1 + step) / (_BEGIN + step))",
+        "share = self.share",
+        "forecasting/test_averaging.py -k by_its_definition",
+    ),
+    Mutation(
+        "average",
+        "forecasting/averaging.py",
+        "            _put(pl_module.network, self._own)\n            self._own = None",
+        "            self._own = None",
+        "forecasting/test_averaging.py -k is_validated",
+    ),
+    Mutation(
+        "ahead",
+        "forecasting/learner.py",
+        "contextlib.closing(Ahead(Onward(batches, learner), learner))",
+        "contextlib.nullcontext(Onward(batches, learner))",
+        "forecasting/test_prefetch.py -k made_in_the_thread",
+    ),
+    Mutation(
+        "ahead",
+        "forecasting/prefetch.py",
+        "queue.Queue(AHEAD)",
+        "queue.Queue()",
+        "forecasting/test_prefetch.py -k no_more_batches",
+    ),
+    Mutation(
+        "epochs",
+        "forecasting/streams.py",
+        "self.stream.start_from(used, self.stream.state_before(used))",
+        "pass",
+        "forecasting/test_epochs.py -k next_epoch",
+    ),
+    Mutation(
+        "interrupt",
+        "forecasting/training.py",
+        "            raise left.__context__ from None",
+        "            raise",
+        "forecasting/test_prefetch.py -k interrupted",
+    ),
+    Mutation(
+        "interrupt",
+        "forecasting/training.py",
+        "signal.signal(signal.SIGINT, handler)",
+        "pass",
+        "forecasting/test_prefetch.py -k interrupted",
+    ),
+    Mutation(
+        "tangents",
+        "ops/continuous/api.py",
+        "    if may_carry_tangents(*given):",
+        "    if False:",
+        "ops/test_tangents.py -k triton",
+    ),
+    Mutation(
+        "tangents",
+        "ops/continuous/api.py",
+        "others = (request.times, request.query_times, *(request.sink or ()))",
+        "others = ()",
+        "ops/test_tangents.py -k sink",
+    ),
+    Mutation(
+        "options",
+        "forecasting/base.py",
+        '        check_options(self.config, "model")\n',
+        "",
+        "models/test_options.py -k before_any_data",
+    ),
+    Mutation(
+        "options",
+        "_options.py",
+        "and all(value in limit for limit in limits)",
+        "",
+        "models/test_options.py -k refused_by_name_or_works",
+    ),
+    Mutation(
+        "options",
+        "models/continuous_transformer.py",
+        "patch: Count | Literal",
+        "patch: int | Literal",
+        "models/test_options.py -k refused_by_name_or_works",
+    ),
+    Mutation(
+        "options",
+        "forecasting/training.py",
+        "_PASSED.get(name, Any)",
+        "Any",
+        "forecasting/test_training.py -k lead_nowhere",
     ),
 ]

@@ -191,14 +191,23 @@ def to_text(report: Report) -> str:
     return "\n".join(f"{name:<{width}}{words}" for name, words in rows)
 
 
-def _data_rows(report: Report) -> list[tuple[str, str]]:
+def _gap_rows(report: Report) -> list[tuple[str, str]]:
+    if not report.gaps[-1]:
+        return [("gaps", "none: no series was observed at two times")]
     shortest, median, ninth, longest = (in_words(gap, report.is_physical) for gap in report.gaps)
+    rates = ", ".join(f"{in_words(gap, report.is_physical)} ({share:.0%})" for gap, share in report.rates)
+    kind = "regular" if report.regular else "irregular"
+    return [
+        ("gaps", f"shortest {shortest}, median {median}, nine in ten within {ninth}, longest {longest}"),
+        ("sampling", f"{kind}; common gaps: {rates}" if rates else f"{kind}; no gap is common"),
+    ]
+
+
+def _data_rows(report: Report) -> list[tuple[str, str]]:
     fewest, typical, most = report.per_series
     each = f"{fewest:,} to {most:,} in a series, median {typical:,.0f}"
     if fewest == most:
         each = f"{fewest:,} in each series"
-    rates = ", ".join(f"{in_words(gap, report.is_physical)} ({share:.0%})" for gap, share in report.rates)
-    kind = "regular" if report.regular else "irregular"
     missing = ", ".join(f"{name} {share:.1%}" for name, share in report.missing.items())
     twice = (
         f"{report.duplicates} rows, the first: {report.first_duplicate}; fit needs --duplicates mean or last"
@@ -211,8 +220,7 @@ def _data_rows(report: Report) -> list[tuple[str, str]]:
         ),
         ("clock", report.clock),
         ("span", f"{report.first} to {report.last}"),
-        ("gaps", f"shortest {shortest}, median {median}, nine in ten within {ninth}, longest {longest}"),
-        ("sampling", f"{kind}; common gaps: {rates}" if rates else f"{kind}; no gap is common"),
+        *_gap_rows(report),
         ("missing", missing),
         ("duplicates", twice if report.duplicates else "none"),
     ]

@@ -15,7 +15,7 @@ _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _PARQUET = (".parquet", ".pq")
 _KINDS = {".csv": ",", ".txt": ",", ".tsv": "\t", **dict.fromkeys(_PARQUET)}
 _SEPARATORS = (",", ";", "\t", "|")  # of a .csv, told by its first line
-_DECIMAL_COMMA = r"\s*[+-]?\d+,\d+\s*"
+_WITH_COMMA = r"\s*[+-]?\d+(?:,\d+)?\s*"  # a whole number has none
 PIPE = "-"
 
 
@@ -168,7 +168,7 @@ def _rewind(source: Any) -> None:
 
 def _has_decimal_comma(column: pd.Series) -> bool:
     known = column.dropna().astype("str")
-    return bool(len(known)) and bool(known.str.fullmatch(_DECIMAL_COMMA).all())
+    return bool(known.str.contains(",").any()) and bool(known.str.fullmatch(_WITH_COMMA).all())
 
 
 def _read_parquet(source: Any, packing: str | None) -> pd.DataFrame:

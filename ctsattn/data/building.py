@@ -14,15 +14,13 @@ from ctsattn.data.calendar import check_calendar
 from ctsattn.data.errors import examples
 from ctsattn.data.frame import Panel, Rows
 from ctsattn.data.roles import assign_roles, check_static
-from ctsattn.data.scalers import ScaleLaw
+from ctsattn.data.scalers import ScaleLaw, log_units
 from ctsattn.data.schema import FUTURE, NUMBER, STATIC, TARGET, TEXT, DataWarning, Feature, Origin, Schema
 from ctsattn.data.series import Ragged, SeriesStore
 from ctsattn.data.steps import typical_step
 from ctsattn.data.values import to_codes, to_numbers
 
 DUPLICATES = ("error", "mean", "last")
-
-_SMALL, _UNIT_SHARE = 0.01, 0.1  # logarithms are taken from a tenth of the smallest hundredth of sizes on
 
 
 def learn_schema(
@@ -67,9 +65,9 @@ def _law(store: SeriesStore, channel: int) -> ScaleLaw:
     centred = part.values - np.repeat(mean, counts)
     law = ScaleLaw.learn(mean, np.sqrt(np.add.reduceat(centred**2, heads) / counts))
     spread = float(part.values.std())
-    sizes = np.abs(part.values[part.values != 0])
-    unit = _UNIT_SHARE * float(np.quantile(sizes, _SMALL)) if len(sizes) else 1.0
-    return replace(law, centre=float(part.values.mean()), spread=spread or 1.0, unit=unit or 1.0)
+    unit, middle = log_units(part.values)
+    centre = float(part.values.mean())
+    return replace(law, centre=centre, spread=spread or 1.0, unit=unit, middle=middle)
 
 
 def build_store(panel: Panel, schema: Schema, *, duplicates: str = "error") -> SeriesStore:
@@ -94,6 +92,7 @@ def build_store(panel: Panel, schema: Schema, *, duplicates: str = "error") -> S
             f"`duplicates` must be one of {', '.join(map(repr, DUPLICATES))}, not {duplicates!r}."
         )
     _check_clock(panel, schema)
+    _check_targets(panel, schema)
     _warn_of_absent(panel, schema)
     return SeriesStore(
         source=panel.source,
@@ -115,6 +114,16 @@ def _check_clock(panel: Panel, schema: Schema) -> None:
             f"The model was trained on {schema.clock_kind} times, but column {panel.source.columns.time!r} "
             f"holds {kind} times ({panel.source.clock.dtype}). Convert it to what training had."
         )
+
+
+def _check_targets(panel: Panel, schema: Schema) -> None:
+    """Refuse a frame whose targets were found under another dialect's name than the training frame's."""
+    for feature, found in zip(schema.having(TARGET), panel.source.columns.targets, strict=False):
+        if feature.name != found and feature.name not in panel.rows.columns:
+            raise ValueError(
+                f"The model forecasts {feature.name!r}, and the frame has {found!r} in its place. Rename it: "
+                f"df = df.rename(columns={{{found!r}: {feature.name!r}}})."
+            )
 
 
 def _warn_of_absent(panel: Panel, schema: Schema) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.data.calendar import calendar_features
 from ctsattn.data.clock import Ticks
-from ctsattn.data.scalers import FIXED, SCALERS, ScaleLaw, safe_scale
+from ctsattn.data.scalers import FIXED, LOGS, SCALERS, ScaleLaw, safe_scale
 from ctsattn.data.schema import Schema
 from ctsattn.data.series import SeriesStore
 from ctsattn.data.windows import Past, Windows, cut_past
@@ -90,7 +90,7 @@ class Collator:
 
     def _unit(self, loc: NDArray[np.float64]) -> NDArray[np.float64]:
         """See `Batch.unit`."""
-        if self.scaler != "log":
+        if self.scaler not in LOGS:
             return np.zeros(0)
         return np.broadcast_to(self._units_of_log[: loc.shape[1]], loc.shape)
 
@@ -125,9 +125,9 @@ class Collator:
         if self.scaler in FIXED:
             return loc, scale
         own = layout.last(store.running_scale[past.at])
-        level = loc if self.scaler != "log" else self._units_of_log * np.sinh(loc)
+        level = loc if self.scaler not in LOGS else self._units_of_log * np.sinh(loc)
         expected = np.stack([law(level[:, c]) for c, law in enumerate(laws)], axis=1)
-        if self.scaler == "log":
+        if self.scaler in LOGS:
             # to first order; spreads beyond a factor e are no smaller in logarithms than 1
             steps = self._units_of_log * np.cosh(loc)
             own, expected = np.minimum(own / steps, 1.0), np.minimum(expected / steps, 1.0)
@@ -139,11 +139,11 @@ class Collator:
 
     @property
     def _units_of_log(self) -> NDArray[np.float64]:
-        return np.array([law.unit for law in self._laws])
+        return np.array([law.unit if self.scaler == "log" else law.middle for law in self._laws])
 
     def _levels(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """What is scaled: values `[..., channels]` of numbers, or their logarithms."""
-        if self.scaler != "log":
+        if self.scaler not in LOGS:
             return values
         some = values.shape[-1]
         is_code = np.array(self.spec.channel_codes)[:some] > 0

@@ -179,7 +179,14 @@ def _rest(table: Table, columns: Columns) -> Table:
 def _read_ids(table: Table, columns: Columns) -> tuple[NDArray[np.int64], pd.Index]:
     if columns.id is None:
         return np.zeros(len(table[columns.time]), np.int64), pd.RangeIndex(1)
-    codes, uniques = pd.factorize(table[columns.id])
+    try:
+        codes, uniques = pd.factorize(table[columns.id])
+    except TypeError as error:
+        raise TypeError(
+            f"Id column {columns.id!r} holds what no series can be told by ({error}), for example "
+            f"{examples(table[columns.id].iloc[:1])}. Give texts, numbers or tuples: df[{columns.id!r}] = "
+            f"df[{columns.id!r}].astype(str)."
+        ) from error
     missing = np.flatnonzero(codes < 0)
     if missing.size:
         raise ValueError(

@@ -14,6 +14,7 @@ Scaler = Callable[[NDArray[np.float64], NDArray[np.bool_]], tuple[NDArray[np.flo
 FEW, ENOUGH = 3, 16  # observations up to which the spread of a window is not believed, and from which it is
 OWN_FLOOR = 0.1  # share of a series' own long-run spread below which a quiet window does not fall
 LEVELS_DIFFER = 0.25  # variance of log level from which on the law follows the levels
+_SMALL, _UNIT_SHARE = 0.01, 0.1  # logarithms are taken from a tenth of the smallest hundredth of sizes on
 ROUND_OFF = 1e-12  # spread below this share of the level is rounding, not variation
 
 
@@ -32,6 +33,7 @@ class ScaleLaw:
         centre: Mean of all training values of the channel, for the scaler "channel".
         spread: Their standard deviation; 1 where they do not vary.
         unit: Size well below the usual ones, up to which the scaler "log" takes values themselves.
+        middle: Median size, up to which the scaler "soft_log" does.
     """
 
     log_factor: float = 0.0
@@ -41,6 +43,7 @@ class ScaleLaw:
     centre: float = 0.0
     spread: float = 1.0
     unit: float = 1.0
+    middle: float = 1.0
 
     def __call__(self, level: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the spread expected at `level`; positive."""
@@ -121,7 +124,8 @@ def none(
 
 # "channel" is the mean and deviation of a channel over the whole training data, which `Collator` reads off
 # its `ScaleLaw`; an array of windows says nothing of them. "log" is "standard" on logarithms, which
-# `Collator` takes: for quantities that vary by factors, as counts and prices do.
+# `Collator` takes: for quantities that vary by factors, as counts and prices do. "soft_log" takes them
+# above the median size alone, and the values themselves below: for rare high peaks, as epidemics have.
 SCALERS: dict[str, Scaler] = {
     "standard": standard,
     "last": last,
@@ -130,8 +134,18 @@ SCALERS: dict[str, Scaler] = {
     "none": none,
     "channel": none,
     "log": standard,
+    "soft_log": standard,
 }
 FIXED = ("none", "channel")  # scalers whose units are the same for all windows
+LOGS = ("log", "soft_log")  # scalers of logarithms
+
+
+def log_units(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Sizes from which the scalers "log" and "soft_log" take logarithms of a channel with these values."""
+    sizes = np.abs(values[values != 0])
+    if not len(sizes):
+        return 1.0, 1.0
+    return _UNIT_SHARE * float(np.quantile(sizes, _SMALL)) or 1.0, float(np.median(sizes)) or 1.0
 
 
 def law_share(count: Any) -> Any:

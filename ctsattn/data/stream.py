@@ -61,7 +61,13 @@ def _dataset(paths: Any) -> Any:
             f"of them, a list of files, or frames."
         )
     source = str(several[0]) if len(several) == 1 else [str(path) for path in several]
-    dataset = arrow.dataset(source, format="parquet")
+    try:
+        dataset = arrow.dataset(source, format="parquet")
+    except ValueError as error:
+        raise ValueError(
+            f"{source!r} cannot be read as Parquet ({str(error).splitlines()[0]}). Read a file of another "
+            f"kind first: fit(pd.read_csv(...))."
+        ) from error
     if not dataset.files:
         raise ValueError(f"The folder {source!r} holds no Parquet file. Give a folder of `*.parquet` files.")
     return dataset

@@ -107,9 +107,17 @@ def _not_numbers(column: pd.Series, name: Hashable, what: str, kind: str, where:
     text = text if text.size else np.flatnonzero(column.notna())
     return ValueError(
         f"{what} column {name!r} must hold numbers, but {text.size} of {len(column)} rows hold text, for "
-        f"example {examples(values.iloc[text])} ({where(text)}). Convert it: "
-        f"df[{name!r}] = pd.to_numeric(df[{name!r}], errors='coerce')."
+        f"example {examples(values.iloc[text])} ({where(text)}). Convert it: df[{name!r}] = "
+        f"{_conversion(values.iloc[text], name)}."
     )
+
+
+def _conversion(texts: pd.Series, name: Hashable) -> str:
+    """Code that makes numbers of texts; `to_numeric` alone would drop all that have a decimal comma."""
+    column = f"df[{name!r}]"
+    if texts.astype(str).str.fullmatch(r"\s*[+-]?\d+,\d+\s*").any():
+        column = f"{column}.str.replace(',', '.')"
+    return f"pd.to_numeric({column}, errors='coerce')"
 
 
 def learn_vocabulary(column: pd.Series) -> tuple[str, ...]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Optional
 
 import numpy as np
 
+from ctsattn._options import Within, check_option
 from ctsattn.forecasting import evaluation, frames
 from ctsattn.forecasting.asking import ask
 from ctsattn.forecasting.learning import LearningEstimator
 from ctsattn.forecasting.parts import Answer
 from ctsattn.forecasting.progress import ProgressLine
+
+_SEED = Optional[Annotated[int, Within(0)] | np.random.Generator]  # noqa: UP045 (pyright knows no `|` of it)
 
 
 class AnsweringEstimator(LearningEstimator):
@@ -144,6 +147,8 @@ class AnsweringEstimator(LearningEstimator):
             raise ValueError(f"`n` counts paths, so it must be an integer of at least 1, got {n!r}.")
         store, future = self._context(df, static_df, past_df, future_df)
         asked = self._ask(store, future, h=h, times=times, span=horizon)
+        mended = "Leave it out to take `random_state`."
+        check_option("seed", seed, _SEED, mended)
         rng = np.random.default_rng(self._seed() if seed is None else seed)
         return evaluation.sample_frame(self._fitted, store, asked, int(n), rng, self.accelerator)
 

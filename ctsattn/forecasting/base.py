@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 import ctsattn
+from ctsattn._options import check_option, check_options
 from ctsattn.data.errors import examples
 from ctsattn.data.frame import Rows, read_rows
 from ctsattn.data.schema import Columns
@@ -101,6 +102,16 @@ class StoredEstimator(ConfiguredEstimator):
                 f"{examples(kind.__name__ for kind in MODELS.values())}: write model=ContinuousTransformer()."
             )
         return self.model
+
+    def _check_options(self) -> None:
+        """Check model and training, before any data is read."""
+        self._options.check()
+        check_options(self.config, "model")
+        check_option("verbose", self.verbose, bool | int, "Write set_params(verbose=False).")
+
+    def _calendar(self) -> tuple[str, ...]:
+        """Names of calendar features; one needs no tuple."""
+        return (self.calendar,) if isinstance(self.calendar, str) else tuple(self.calendar)
 
     def _columns(self) -> Columns:
         """Columns as the caller named them; those of the training frame once they are known."""

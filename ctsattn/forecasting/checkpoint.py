@@ -175,7 +175,7 @@ def encode_config(config: Any, table: Mapping[str, type]) -> dict[str, Any]:
     """
     for name, kind in table.items():
         if type(config) is kind:
-            return {"name": name, "fields": asdict(config)}
+            return {"name": name, "fields": {field: _python(v) for field, v in asdict(config).items()}}
     raise ValueError(
         f"A {type(config).__name__} cannot be saved because no name leads back to its class. "
         f"Register it first: MODELS[{type(config).__name__.lower()!r}] = {type(config).__name__}."
@@ -226,11 +226,15 @@ def encode_params(params: Mapping[str, Any]) -> dict[str, Any]:
     return encoded
 
 
+def _python(value: Any) -> Any:
+    """A number of NumPy's as one of Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _plain(name: str, value: Any) -> Any:
     if isinstance(value, (pd.Timedelta, np.timedelta64, timedelta)):
         return {_SPAN: str(pd.Timedelta(value))}
-    if isinstance(value, np.generic):
-        return value.item()
+    value = _python(value)
     if isinstance(value, Mapping):
         return {str(k): _plain(f"{name}[{k!r}]", v) for k, v in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):

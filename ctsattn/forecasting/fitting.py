@@ -103,10 +103,21 @@ class Split:
 
 
 def make_split(store: SeriesStore, spec: TaskSpec, training: Training, val: SeriesStore | None) -> Split:
-    """Split by time, or take the caller's validation data, or hold nothing out."""
+    """Split by time, or take the caller's validation data, or hold nothing out.
+
+    Raises:
+        ValueError: Nothing in the validation data follows the training data.
+    """
     if val is not None:
         asked = windows_after(val, spec, np.arange(val.num_series), _ends_in(store, val))
-        return Split(store, val, asked.take(np.flatnonzero(np.diff(asked.indptr) > 0)))
+        asks = np.flatnonzero(np.diff(asked.indptr) > 0)
+        if not len(asks):
+            raise ValueError(
+                "`val` has no observation within the horizon after the end of its series in `df`, so there "
+                "is nothing to stop on. Give observations that follow, or leave it out: fit(df) then holds "
+                "out the end of each series."
+            )
+        return Split(store, val, asked.take(asks))
     if training.patience is None:
         return Split(store, None, None)
     split, can = split_by_time(store, spec, training.validation_share)

@@ -101,7 +101,7 @@ class Forecaster(AnsweringEstimator):
             Frame of id, time, `cutoff`, forecasts as from `predict`, and the truth, at the true timestamps;
             `utilsforecast.evaluation.evaluate` takes it as it is.
         """
-        self._options.check()
+        self._check_options()
         if self.__sklearn_is_fitted__() and self._fitted.calibration is not None:
             warnings.warn(
                 "`cross_validation` trains a copy, and the calibration is no part of it: these bands are not "

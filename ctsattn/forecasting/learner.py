@@ -20,10 +20,10 @@ from ctsattn.data.batch import Batch
 from ctsattn.forecasting.loss_history import LossHistory, read_history
 from ctsattn.forecasting.prefetch import Ahead
 from ctsattn.forecasting.resuming import Checkpointing, RunFile, State
+from ctsattn.forecasting.scoring import choose_targets, mean_loss
 from ctsattn.forecasting.shards import whole
 from ctsattn.forecasting.streams import Onward
 from ctsattn.forecasting.training import Progress, Training, TrainingLog
-from ctsattn.losses import masked_mean
 
 
 class HeldBatch:
@@ -77,6 +77,8 @@ def run(
     with contextlib.closing(Ahead(Onward(batches, learner), learner)) as ahead:
         trainer.fit(learner, train_dataloaders=Held(ahead), val_dataloaders=held)
     # Processes that a strategy spawns end with what they know; only weights come back by themselves.
+    if learner.log_of_run is None and not outcome.exists():
+        raise learner.training_options.nothing_trained()
     log = learner.log_of_run if learner.log_of_run is not None else _read_log(outcome)
     if file is not None and trainer.is_global_zero:
         file.write(finished_state(learner.network, log))
@@ -93,7 +95,8 @@ def _make_trainer(
 ) -> lightning.Trainer:
     """A Trainer that stops early where there is a validation, and keeps checkpoints where there is a file."""
     options = dict(options)
-    callbacks = list(options.pop("callbacks", None) or [])
+    given = options.pop("callbacks", None) or []
+    callbacks = [given] if isinstance(given, lightning.Callback) else list(given)
     patience = learner.training_options.patience
     if validation is not None and patience is not None:
         callbacks.append(EarlyStopping("validation_loss", patience=patience, check_finite=False))
@@ -134,14 +137,6 @@ def finished_state(network: nn.Module, log: TrainingLog) -> State:
 def _read_log(path: Path) -> TrainingLog:
     found = json.loads(path.read_text())
     return TrainingLog.of(found)
-
-
-def mean_loss(network: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Mean of the head's losses over the observed queries of a batch, and their number."""
-    head: Any = network.head
-    losses = head.loss(network(batch), batch.future_values)
-    observed = batch.future_observed & batch.future_mask[:, None, :]
-    return masked_mean(losses, observed), observed.sum()
 
 
 class Learner(lightning.LightningModule):
@@ -240,7 +235,7 @@ class Learner(lightning.LightningModule):
         """Compare with the best round so far and keep the weights when they are better."""
         sums = torch.tensor(self._validation, dtype=torch.float64)
         if self.trainer.world_size > 1:
-            sums = self.trainer.strategy.reduce(sums.to(self.device, torch.float32), reduce_op="sum").double()
+            sums = self._added(sums.to(self.device, torch.float32)).double()
         loss = float(sums[0] / sums[1].clamp(min=1))
         self.log("validation_loss", torch.tensor(loss if math.isfinite(loss) else math.inf))
         if math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
@@ -252,8 +247,14 @@ class Learner(lightning.LightningModule):
     def on_train_end(self) -> None:
         """Put the weights to keep in place and say how it went."""
         log = self.finish()
+        if self.best_weights is not None:
+            choose_targets(self.network, self.trainer.val_dataloaders, self._added)
         if self.outcome is not None and self.trainer.is_global_zero:
             self.outcome.write_text(json.dumps(asdict(log)))
+
+    def _added(self, sums: Tensor) -> Tensor:
+        """Sums over all processes."""
+        return self.trainer.strategy.reduce(sums, reduce_op="sum") if self.trainer.world_size > 1 else sums
 
     def finish(self) -> TrainingLog:
         """Put the weights to keep in place, once, and write the log."""

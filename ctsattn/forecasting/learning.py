@@ -51,7 +51,7 @@ class LearningEstimator(StoredEstimator):
             ValueError: Data or options cannot be used; the text names what, where and how to mend it.
             TypeError: Something is of a wrong kind.
         """
-        self._options.check()
+        self._check_options()
         frames.asked_quantiles(None, None, self.quantiles)
         extra = {"static_df": static_df, "past_df": past_df, "future_df": future_df}
         history = read_history(df, self._columns(), **extra)
@@ -84,7 +84,7 @@ class LearningEstimator(StoredEstimator):
             start = replace(start, network=copy.deepcopy(start.network))
             store = store_of(history, start.schema, duplicates=self.duplicates)
         else:
-            schema, store = learn_from(history, calendar=tuple(self.calendar), duplicates=self.duplicates)
+            schema, store = learn_from(history, calendar=self._calendar(), duplicates=self.duplicates)
             frames.check_observed(store)
             spec = infer_task(store.sample(), schema, horizon=self.horizon, lookback=self.lookback)
             start = new_network(self.config, schema, spec, seed)
@@ -125,7 +125,7 @@ class LearningEstimator(StoredEstimator):
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(df, static_df=static_df, past_df=past_df, future_df=future_df)
-        self._options.check()
+        self._check_options()
         extra = {"static_df": static_df, "past_df": past_df, "future_df": future_df}
         history = read_history(df, self._columns(), **extra)
         new = store_of(history, self.fitted_.schema, duplicates=self.duplicates)

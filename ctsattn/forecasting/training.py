@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import logging
-import math
 import os
 import signal
 import tempfile
@@ -12,27 +13,34 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from numbers import Real
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Optional, Protocol
 
 import torch
 from torch import nn
 
+from ctsattn._options import (
+    Count,
+    LostShare,
+    NotNegative,
+    OneOf,
+    Positive,
+    Share,
+    Within,
+    check_option,
+    check_options,
+)
 from ctsattn.data.batch import Batch
 from ctsattn.forecasting.loss_history import History, read_history
 
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
-# Largest value of options that are numbers of at least 0; None for those with a check of their own.
-_MOST = {
-    "learning_rate": None,
-    "validation_share": None,
-    "average": None,
-    "weight_decay": math.inf,
-    "gradient_clip": math.inf,
-    "warmup": 1,
-    "impute_share": 1,
+_NO_VALIDATION = "To hold nothing out, set `patience=None`."
+# Arguments of `lightning.Trainer` of which some values would leave nothing to train, or end in a raw error.
+_PASSED: dict[str, Any] = {
+    "max_steps": Count | Literal[-1],
+    "max_epochs": Optional[Count | Literal[-1]],  # noqa: UP045 (type checkers know no `|` of such a union)
+    "limit_train_batches": Optional[Positive],  # noqa: UP045
+    "accumulate_grad_batches": Count,
 }
-# PyTorch has one random generator per process, so fits in threads take turns.
 _one_fit_at_a_time = threading.RLock()
 
 
@@ -91,64 +99,55 @@ class Training:
         trainer: Further arguments of `lightning.Trainer`, passed on as they are.
     """
 
-    max_steps: int = 600
-    learning_rate: float = 2e-3
-    batch_size: int = 32
-    weight_decay: float = 1e-2
-    gradient_clip: float = 1.0
-    warmup: float = 0.1
-    patience: int | None = 8
-    validate_every: int = 25
-    validation_share: float = 0.2
-    impute_share: float = 0.2
-    start_windows: int = 2048
-    average: float = 0.0
-    precision: str = "32-true"
+    max_steps: Count = 600
+    learning_rate: Positive = 2e-3
+    batch_size: Count = 32
+    weight_decay: NotNegative = 1e-2
+    gradient_clip: NotNegative = 1.0
+    warmup: Share = 0.1
+    patience: Annotated[int, Within(0)] | None = 8
+    validate_every: Count = 25
+    validation_share: Annotated[float, Within(0, 1, above=True, below=True), _NO_VALIDATION] = 0.2
+    impute_share: Share = 0.2
+    start_windows: Count = 2048
+    average: LostShare = 0.0
+    precision: Annotated[str, OneOf(_PRECISIONS)] = "32-true"
     accelerator: str = "auto"
     devices: int | str | list[int] = 1
     strategy: str = "auto"
-    num_nodes: int = 1
+    num_nodes: Count = 1
     checkpoint_dir: str | os.PathLike[str] | None = None
     trainer: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise `ValueError` when an option is out of range; called by `fit`, not when storing."""
-        for name in ("max_steps", "batch_size", "validate_every", "start_windows", "num_nodes"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"`Training.{name}` must be an integer of at least 1, but it is {value!r}.")
-        self._check_numbers()
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(
-                f"`Training.learning_rate` must be positive and finite, but it is {self.learning_rate!r}."
-            )
-        if not 0 < self.validation_share < 1:
-            raise ValueError(
-                f"`Training.validation_share` must lie between 0 and 1, but it is {self.validation_share!r}. "
-                "To hold nothing out, set `patience=None`."
-            )
-        if not 0 <= self.average < 1:
-            raise ValueError(
-                f"`Training.average` must be at least 0 and below 1, but it is {self.average!r}."
-            )
-        if self.precision not in _PRECISIONS:
-            raise ValueError(
-                f"`Training.precision` must be one of {', '.join(_PRECISIONS)}, but it is {self.precision!r}."
-            )
+        check_options(self, "training")
+        self._check_trainer()
         self._check_strategy()
 
-    def _check_numbers(self) -> None:
-        for name, most in _MOST.items():
-            value = getattr(self, name)
-            if not isinstance(value, Real):
-                raise ValueError(f"`Training.{name}` must be a number, but it is {value!r}.")
-            if most is not None and not 0 <= float(value) <= most:
-                upper = "" if most == math.inf else f" and at most {most}"
-                raise ValueError(f"`Training.{name}` must be at least 0{upper}, but it is {value!r}.")
-        if self.patience is not None and (not isinstance(self.patience, int) or self.patience < 0):
-            raise ValueError(
-                f"`Training.patience` must be an integer of at least 0 or None, but it is {self.patience!r}."
-            )
+    def nothing_trained(self) -> ValueError:
+        """What to raise after a run that took no step."""
+        given = ", ".join(f"{name}={value!r}" for name, value in self.trainer.items())
+        return ValueError(
+            f"Training ended before its first step. What `lightning.Trainer` was told besides says when to "
+            f"end: {given}. Take it out of `Training.trainer`."
+        )
+
+    def _check_trainer(self) -> None:
+        if not self.trainer:
+            return
+        import lightning
+
+        known = inspect.signature(lightning.Trainer).parameters
+        for name in self.trainer:
+            if name not in known:
+                near = ", ".join(difflib.get_close_matches(str(name), known) or known)
+                raise ValueError(
+                    f"`Training.trainer` holds {name!r}, and `lightning.Trainer` has no such argument. Near "
+                    f"it are {near}."
+                )
+            mended = "Take it out of `Training.trainer`."
+            check_option(f"Training.trainer[{name!r}]", self.trainer[name], _PASSED.get(name, Any), mended)
 
     def _check_strategy(self) -> None:
         other = self.trainer.get("strategy", self.strategy)

@@ -28,7 +28,7 @@ def window_mean(times: Tensor, values: Tensor, mask: Tensor, at: Tensor, memory:
     latest = torch.where(mask, times, -torch.inf).amax(dim=-1, keepdim=True).nan_to_num(neginf=0.0)
     weight = weight * torch.exp((times - latest) / memory) * mask
     mean = (weight * values).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-12)
-    return mean.expand_as(at)
+    return mean.expand(*mean.shape[:-1], at.shape[-1])
 
 
 def cycles_back(at: Tensor, period: float) -> Tensor:

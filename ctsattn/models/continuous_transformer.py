@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ctsattn._checks import named
+from ctsattn._options import Count, LostShare, NotNegative, OneOf, Share, Within
 from ctsattn.data.batch import Batch, TaskSpec
-from ctsattn.data.scalers import FIXED
+from ctsattn.data.scalers import FIXED, SCALERS
+from ctsattn.models.balance import target_weights
 from ctsattn.models.groups import make_path
 from ctsattn.models.joining import answer_one_by_one, join, part
-from ctsattn.models.linear_path import Spread, TimeFeatures
+from ctsattn.models.linear_path import FILLS, Spread, TimeFeatures
 from ctsattn.models.ranks import Ranks, channel_linear
-from ctsattn.models.tokens import ChannelIdentity, Covariates, ObservationTokens, PatchTokens
-from ctsattn.nn import HEADS, Encoder, Head, MixerConfig, QueryDecoder, WeightedHead, frequency_ladder
+from ctsattn.models.stretches import make_stretches
+from ctsattn.models.tokens import ChannelIdentity, Covariates, make_tokens
+from ctsattn.nn import (
+    FEEDFORWARDS,
+    HEADS,
+    MIXERS,
+    Encoder,
+    Head,
+    MixerConfig,
+    QueryDecoder,
+    WeightedHead,
+    frequency_ladder,
+)
+from ctsattn.nn.mixers import SINKS
 
-_MAX_OBSERVATIONS = 64  # tokens up to which each observation gets its own
-_PATCHES = 48  # tokens of a longer window
 _APART, _JOINED = 0.02, 0.5  # deviation of the embeddings that tell channels apart, at the start
 
 
@@ -45,6 +56,10 @@ class ContinuousTransformer:
         patch: Median gaps in one token; None: one token for each observation; "auto": that for windows of up
             to 64 median gaps, else patches that make about 48 tokens.
         stride: Median gaps from one patch to the next; None: half a patch.
+        query_patch: Median gaps of the future that are one question, answered at each of them and by straight
+            lines between. It makes steps a good deal cheaper, and wants the data to learn each gap's answer
+            from. None: each asked time is a question of its own; "auto": as long as a token where tokens are
+            patches, nothing is known of the future and channels are not joined, else None.
         is_causal: Whether the encoder's tokens see only earlier ones.
         mix_channels: Whether the channels of a query attend to each other.
         join_channels: Whether the tokens of all channels stand in one sequence in the encoder, so that an
@@ -60,10 +75,13 @@ class ContinuousTransformer:
         dropout: Share of features dropped in training.
         attention_dropout: Share of attention weights dropped in training; the exact operator then keeps all
             weights in memory.
+        token_dropout: Share of tokens that a window hides from encoder and decoder in training.
         drop_path: Share of residual branches dropped in training.
         linear_share: Share of training windows that are forecast by the linear path alone, so that it stands
             on its own and the network learns what it cannot say.
         train_linear: Whether the linear path is trained on after its start in closed form.
+        choose_targets: Whether targets that the linear path alone forecasts better on the validation windows
+            are left to it after training. For targets so rare that the network learns them by heart.
         anchors: As in `Linear`.
         by_phase: As in `Linear`.
         by_target: As in `Linear`.
@@ -79,39 +97,42 @@ class ContinuousTransformer:
             targets of their mean errors, however seldom they are observed.
     """
 
-    d_model: int = 64
-    num_layers: int = 2
-    num_decoder_layers: int = 1
-    num_heads: int = 4
-    num_kv_heads: int | None = None
-    d_ff: int | None = None
-    mixer: str = "softmax"
-    sink: str = "zeros"
-    rotary: float = 1.0
-    patch: int | Literal["auto"] | None = "auto"
-    stride: int | None = None
+    d_model: Count = 64
+    num_layers: Annotated[int, Within(0)] = 2
+    num_decoder_layers: Count = 1
+    num_heads: Count = 4
+    num_kv_heads: Count | None = None
+    d_ff: Count | None = None
+    mixer: Annotated[str, OneOf(MIXERS)] = "softmax"
+    sink: Annotated[str, OneOf(SINKS)] = "zeros"
+    rotary: Share = 1.0
+    patch: Count | Literal["auto"] | None = "auto"
+    stride: Count | None = None
+    query_patch: Count | Literal["auto"] | None = None
     is_causal: bool = False
     mix_channels: bool = True
     join_channels: bool = False
     own_maps: bool = False
     show_ranks: bool = False
     show_level: bool = False
-    feedforward: str = "swiglu"
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    drop_path: float = 0.0
-    linear_share: float = 0.0
+    feedforward: Annotated[str, OneOf(FEEDFORWARDS)] = "swiglu"
+    dropout: LostShare = 0.1
+    attention_dropout: LostShare = 0.0
+    token_dropout: LostShare = 0.0
+    drop_path: LostShare = 0.0
+    linear_share: Share = 0.0
     train_linear: bool = True
+    choose_targets: bool = False
     anchors: tuple[str, ...] = ()
     by_phase: bool = False
     by_target: bool = False
-    by_level: bool = False
-    fill: str = "lines"
+    by_level: bool | Literal["shared"] = False
+    fill: Annotated[str, OneOf(FILLS)] = "lines"
     average_lookbacks: bool = True
-    groups: int = 1
-    head: str = "quantile"
-    scaler: str = "standard"
-    balance: float | None = None
+    groups: Count = 1
+    head: Annotated[str, OneOf(HEADS)] = "quantile"
+    scaler: Annotated[str, OneOf(SCALERS)] = "standard"
+    balance: NotNegative | None = None
 
     @classmethod
     def small(cls, **changes: Any) -> ContinuousTransformer:
@@ -128,43 +149,6 @@ class ContinuousTransformer:
         return ContinuousTransformerNetwork(self, spec)
 
 
-def make_tokens(config: ContinuousTransformer, spec: TaskSpec) -> ObservationTokens | PatchTokens:
-    """The tokenisation that a config asks for, or that suits the look-back of the task.
-
-    Raises:
-        ValueError: Ranks are to be shown where tokens are patches.
-    """
-    steps, patch = round(spec.lookback / spec.median_gap), config.patch
-    if patch == "auto":
-        patch = None if steps <= _MAX_OBSERVATIONS else 2 * math.ceil(steps / _PATCHES)
-    if patch is None:
-        ranks = Ranks(spec.num_channels) if config.show_ranks else None
-        return ObservationTokens(spec, config.d_model, config.own_maps, ranks)
-    if config.show_ranks:
-        raise ValueError(
-            f"`show_ranks` shows observations, but with `patch={config.patch!r}` and {steps} steps of past "
-            "the tokens are patches. Give `patch=None`."
-        )
-    return PatchTokens(spec, config.d_model, patch, config.stride or max(1, patch // 2))
-
-
-def target_weights(batches: Sequence[Batch], balance: float, in_own_units: bool) -> Tensor:
-    """Weights `[targets]` of the targets' losses, one on the average over observations.
-
-    Args:
-        batches: Windows with truths.
-        balance: Power of a target's observations by which its weight falls.
-        in_own_units: Whether to undo the scale, the same in all windows, for a squared error in the
-            caller's units.
-    """
-    observed = [batch.future_observed & batch.future_mask[:, None] for batch in batches]
-    counts = torch.stack([seen.sum(dim=(0, 2)) for seen in observed]).sum(dim=0).double().cpu()
-    weights = counts.clamp(min=1) ** -balance
-    if in_own_units:
-        weights = weights * batches[0].scale[0].square()
-    return weights * counts.sum().clamp(min=1) / (weights * counts).sum().clamp(min=1e-300)
-
-
 class ContinuousTransformerNetwork(nn.Module):
     """Network of `ContinuousTransformer`: a linear path plus what encoder and decoder add to it.
 
@@ -179,9 +163,13 @@ class ContinuousTransformerNetwork(nn.Module):
         super().__init__()
         self.spec, self.linear_share, self.balance = spec, config.linear_share, config.balance
         self.join_channels, self.mix_channels = config.join_channels, config.mix_channels
+        self.token_dropout, self.only_observed = config.token_dropout, False
+        self.heard_targets: Tensor | None
+        self.register_buffer("heard_targets", torch.ones(spec.num_targets) if config.choose_targets else None)
         self.in_own_units = config.scaler in FIXED
         d_model = config.d_model
         self.tokens = make_tokens(config, spec)
+        self.stretches = make_stretches(config, spec, self.tokens)
         self.identity = ChannelIdentity(spec, d_model, _JOINED if config.join_channels else _APART)
         self.static = Covariates(spec.num_static, spec.static_codes, d_model)
         self.known = Covariates(spec.num_known, spec.known_codes, d_model)
@@ -202,8 +190,9 @@ class ContinuousTransformerNetwork(nn.Module):
         head = named("head", config.head, HEADS)()
         self.head: Head = head if config.balance is None else WeightedHead(head, spec.num_targets)
         self.spread = Spread(spec, self.head.num_params - 1)
-        self.gate = nn.Linear(d_model, self.linear.num_anchors)
-        self.out = nn.Linear(d_model, self.head.num_params)
+        nodes = 1 if self.stretches is None else self.stretches.length
+        self.gate = nn.Linear(d_model, nodes * self.linear.num_anchors)
+        self.out = nn.Linear(d_model, nodes * self.head.num_params)
         for layer in (self.effect, self.gate, self.out):
             for start in () if layer is None else layer.parameters():
                 nn.init.zeros_(start)
@@ -242,43 +231,66 @@ class ContinuousTransformerNetwork(nn.Module):
         static = self.static(batch.static, batch.static_codes)[:, None, None]
         answers = self._read(batch, known_past, known_future, static)[:, :targets]
         heard = self._heard(answers)
-        line = self._linear(batch, known_past, known_future, self.gate(answers) * heard)
-        params = self.out(answers)
+        gate, params = (self._at_queries(layer(answers), batch) for layer in (self.gate, self.out))
+        line = self._linear(batch, known_past, known_future, gate * heard)
         location = params[..., :1] * heard + line.unsqueeze(-1)
         return torch.cat([location, params[..., 1:] + self.spread(batch.future_times)], dim=-1)
 
     def _heard(self, answers: Tensor) -> Tensor:
-        """Whether a window's location listens to the network, `[batch, 1, 1, 1]`; always after training."""
+        """Whether locations listen to the network, `[batch, targets or 1, 1, 1]`."""
         heard = answers.new_ones(len(answers), 1, 1, 1)
-        return heard.bernoulli_(1 - self.linear_share) if self.training and self.linear_share else heard
+        if self.training and self.linear_share:
+            heard.bernoulli_(1 - self.linear_share)
+        return heard if self.heard_targets is None else heard * self.heard_targets[:, None, None]
+
+    def _at_queries(self, said: Tensor, batch: Batch) -> Tensor:
+        """What the decoder's answers say, `[batch, targets, queries, features]`."""
+        return said if self.stretches is None else self.stretches.read(said, batch.future_times)
+
+    def _asked_times(self, batch: Batch) -> Tensor:
+        """Times of the questions `[batch, questions]`: those of the queries, or middles of stretches."""
+        if self.stretches is None:
+            return batch.future_times
+        return self.stretches.asked(batch.future_times, batch.future_mask)
 
     def _read(self, batch: Batch, known_past: Tensor, known_future: Tensor, static: Tensor) -> Tensor:
-        """Answers of encoder and decoder, `[batch, channels, queries, d_model]`."""
+        """Answers of encoder and decoder, `[batch, channels, questions, d_model]`."""
+        at = self._asked_times(batch)
         context = self.identity(batch.past_codes) + static + known_past
         # bfloat16 would tell 256 times apart
         with torch.autocast(batch.past_times.device.type, enabled=False):
             tokens, times, mask = self.tokens(batch, context)
-            asked = self._questions(batch) + static + known_future[:, None]
+            mask = self._shown(mask)
+            asked = self._questions(batch, at) + static + known_future[:, None]
         if not self.join_channels:
             memory = self.encoder(tokens.flatten(0, 1), times.flatten(0, 1), mask.flatten(0, 1))
             memory = memory.unflatten(0, tokens.shape[:2])
-            return self.decoder(asked, batch.future_times, memory, times, mask)
+            return self.decoder(asked, at, memory, times, mask)
         joined = join(tokens, times, mask)
         encoded = self.encoder(joined.tokens, joined.times, joined.mask)
         if self.mix_channels:
             memory = part(joined, encoded, tokens)
-            return self.decoder(asked, batch.future_times, memory, times, mask)
+            return self.decoder(asked, at, memory, times, mask)
         memory = replace(joined, tokens=encoded)
         asked = asked[:, : self.spec.num_targets]
-        return answer_one_by_one(self.decoder, asked, batch.future_times, memory, self._wanted(batch))
+        return answer_one_by_one(self.decoder, asked, at, memory, self._wanted(batch, at))
 
-    def _wanted(self, batch: Batch) -> Tensor:
-        """Which answers are computed, `[batch, targets, queries]`: in training those that have a truth."""
-        return batch.future_observed if self.training else torch.ones_like(batch.future_observed)
+    def _shown(self, mask: Tensor) -> Tensor:
+        """The tokens that stay `[batch, channels, length]`: in training a share of them goes."""
+        if not (self.training and self.token_dropout):
+            return mask
+        return mask & (torch.rand(mask.shape, device=mask.device) >= self.token_dropout)
 
-    def _questions(self, batch: Batch) -> Tensor:
-        """Embedded queries of each channel, `[batch, channels, queries, d_model]`."""
-        features = self.features(batch.future_times)[:, None]
+    def _wanted(self, batch: Batch, at: Tensor) -> Tensor:
+        """Which answers are computed, `[batch, targets, questions]`: for a loss, times that have a truth."""
+        if self.stretches is None and (self.training or self.only_observed):
+            return batch.future_observed
+        shape = (len(at), self.spec.num_targets, at.shape[1])
+        return torch.ones(shape, dtype=torch.bool, device=at.device)
+
+    def _questions(self, batch: Batch, at: Tensor) -> Tensor:
+        """Embedded questions of each channel, `[batch, channels, questions, d_model]`."""
+        features = self.features(at)[:, None]
         summary = self._summary(batch)[:, :, None].expand(-1, -1, features.shape[2], -1)
         features = features.expand(-1, summary.shape[1], -1, -1)
         asked = self.ask(torch.cat([features, summary], dim=-1))

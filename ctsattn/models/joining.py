@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ctsattn.nn import QueryDecoder
 
@@ -66,6 +69,24 @@ def answer_one_by_one(
     said = said * chosen.gather(-1, place).unsqueeze(-1)
     where = place.unsqueeze(-1).expand_as(said)
     return said.new_zeros(flat.shape).scatter(1, where, said).unflatten(1, wanted.shape[1:])
+
+
+@contextmanager
+def only_observed(network: nn.Module) -> Iterator[None]:
+    """Let networks that can (those with `only_observed`) answer nothing but what has a truth.
+
+    Of sparse targets a truth is rare: to answer all to score a few would take many times as long. The other
+    forecasts of the block are no forecasts.
+    """
+    able: list[Any] = [module for module in network.modules() if hasattr(module, "only_observed")]
+    before = [module.only_observed for module in able]
+    try:
+        for module in able:
+            module.only_observed = True
+        yield
+    finally:
+        for module, value in zip(able, before, strict=True):
+            module.only_observed = value
 
 
 def _longest(mask: Tensor) -> int:

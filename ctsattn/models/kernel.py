@@ -19,6 +19,7 @@ _FEWER_NODES = 512  # of earlier versions; their files are read
 _OWN_NODES = 384  # of the past, for what differs between phases or targets
 _PHASES = 8  # moments of a period that have a kernel of their own; between them it changes evenly
 _SHORTER = 4  # how much shorter than the one before each further look-back is
+LEVELS = (False, True, "shared")
 _FEWEST = 8  # nodes of the shortest look-back where the task has no period
 
 
@@ -35,7 +36,8 @@ class LearnedKernel(nn.Module):
         dropout: Share of past nodes dropped in training.
         by_phase: Whether the kernel changes with the phase of the shortest period at the cutoff.
         by_target: Whether each target has a kernel of its own.
-        by_level: Whether forecasts return to the usual level of their target, see `Level`.
+        by_level: Whether forecasts return to the usual level of their target, see `Level`; or "shared", to
+            one for all targets.
         average: Whether the start is the mean of kernels over several look-backs, or one over the longest.
     """
 
@@ -46,10 +48,12 @@ class LearnedKernel(nn.Module):
         *,
         by_phase: bool = False,
         by_target: bool = False,
-        by_level: bool = False,
+        by_level: bool | str = False,
         average: bool = True,
     ) -> None:
         super().__init__()
+        if by_level not in LEVELS:
+            raise ValueError(f"`by_level` must be False, True or 'shared', but it is {by_level!r}.")
         past = int(min(max(round(spec.lookback / spec.median_gap), 2), _MAX_NODES))
         future = int(min(max(round(spec.horizon / spec.median_gap), 1), _MAX_NODES))
         self.spec, self.average, self.period = spec, average, min(spec.periods, default=0.0)
@@ -60,7 +64,8 @@ class LearnedKernel(nn.Module):
         self.by_target: Tensor | None
         self.register_buffer("by_phase", torch.zeros(phases, *own) if phases > 1 else None)
         self.register_buffer("by_target", torch.zeros(spec.num_targets, *own) if by_target else None)
-        self.by_level = Level(spec.num_targets, future) if by_level else None
+        shared = by_level == "shared"
+        self.by_level = Level(spec.num_targets, future, shared=shared) if by_level else None
         self.dropout = Dropout(dropout)
         self.register_load_state_dict_pre_hook(_read_earlier)
 
@@ -169,8 +174,9 @@ class LearnedKernel(nn.Module):
     def solve(self, rows: Sequence[KernelRows]) -> None:
         """Set the kernel to the ridge regressions that forecast left-out stretches of time best, or to 0.
 
-        What all share comes first; what the phases have of their own is found in what it leaves, what the
-        targets have of their own in what those leave, and what they return to in the rest.
+        What all share comes first; what the phases have of their own is found in what it leaves, then the
+        level to which all return, what the targets have of their own in what those leave, and what each
+        returns to in the rest.
 
         Args:
             rows: What windows say, batch by batch.
@@ -184,6 +190,8 @@ class LearnedKernel(nn.Module):
             for k, weight in enumerate(self.by_phase):
                 self._solve_own(weight, left.weighted(left.phases[:, k]), edges)
             left = left.less(lambda r: self._of_phase(r.path, r.phases))
+        if self.by_level is not None and self.by_level.shared:
+            left = self._solve_shared_level(left, edges)
         if self.by_target is not None or self.by_level is not None:
             for target in range(self.spec.num_targets):
                 self._solve_target(target, left.weighted((left.target == target).to(left.sums)), edges)
@@ -194,8 +202,15 @@ class LearnedKernel(nn.Module):
             weight = self.by_target[target]
             self._solve_own(weight, rows, edges)
             rows = rows.less(lambda r: self._own(r.path) @ weight.mT)
-        if self.by_level is not None:
+        if self.by_level is not None and not self.by_level.shared:
             self.by_level.solve(target, rows, edges, self._horizon())
+
+    def _solve_shared_level(self, rows: KernelRows, edges: Tensor) -> KernelRows:
+        """What all targets return to alike; the rows with what it leaves."""
+        level = self.by_level
+        assert level is not None
+        level.solve(0, rows, edges, self._horizon())
+        return rows.less(lambda r: level(r.levels.unsqueeze(1)).squeeze(1))
 
     def _over(self, gathered: Stretches, nodes: int) -> Tensor:
         """The kernel over the last nodes, `[future nodes, past nodes]`, or 0."""

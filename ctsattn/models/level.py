@@ -21,15 +21,18 @@ class Level(nn.Module):
 
     A kernel whose forecasts move with the past cannot say that rain stops: it knows no level but that of the
     window. Where windows are not scaled by themselves there is a usual one, and this is how fast forecasts
-    return to it.
+    return to it. One level for all targets, where they are in units that are alike, is learned from as many
+    windows as there are targets more: a target by itself shows one or two of its slow swings.
 
     Args:
         targets: Targets.
         nodes: Nodes of the future.
+        shared: Whether all targets return alike.
     """
 
-    def __init__(self, targets: int, nodes: int) -> None:
+    def __init__(self, targets: int, nodes: int, *, shared: bool = False) -> None:
         super().__init__()
+        self.shared, targets = shared, 1 if shared else targets
         self.weight: Tensor
         self.centre: Tensor
         self.unit: Tensor
@@ -41,13 +44,13 @@ class Level(nn.Module):
         """Correction at the future nodes `[batch, targets, nodes]` from `levels_of` `[batch, targets, 2]`."""
         scaled = (levels - self.centre) / self.unit
         features = torch.cat([torch.ones_like(scaled[..., :1]), scaled], dim=-1)
-        return torch.einsum("btk,tnk->btn", features, self.weight)
+        return torch.einsum("btk,tnk->btn", features, self.weight.expand(features.shape[1], -1, -1))
 
     def solve(self, target: int, rows: KernelRows, edges: Tensor, horizon: float) -> None:
         """Set the weights of a target by ridge regression, or to 0 where that forecasts no better.
 
         Args:
-            target: Which one.
+            target: Which one; 0 for all where they return alike.
             rows: Its windows.
             edges: Where the stretches of time begin that are left out in turn.
             horizon: How far the windows look ahead.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ctsattn._checks import named
+from ctsattn._options import Count, LostShare, OneOf
 from ctsattn.data.batch import Batch, TaskSpec
+from ctsattn.data.scalers import SCALERS
 from ctsattn.models.groups import make_path
-from ctsattn.models.linear_path import Spread
+from ctsattn.models.linear_path import FILLS, Spread
 from ctsattn.nn import HEADS
 
 
@@ -32,7 +35,9 @@ class Linear:
         by_target: Whether each target has a kernel of its own besides the one that all share.
         by_level: Whether forecasts return to what is usual for their target, as fast as is learned from how
             high the past stood and where it ended. For `scaler` "channel" or "none" alone; worth it where
-            targets have a level to which they return: weather, rates, rare events.
+            targets have a level to which they return: weather, rates, rare events. "shared" learns one
+            return for all targets: for few cycles of targets whose units are alike, as with `scaler`
+            "channel".
         fill: What bridges the gaps of the past: "lines", straight between observations, or "kriging", the
             mean of what is unseen given what was seen, under a covariance learned from the training windows.
             Worth it for regular series with holes at random or in bursts that are longer than what changes
@@ -53,13 +58,13 @@ class Linear:
     anchors: tuple[str, ...] = ()
     by_phase: bool = False
     by_target: bool = False
-    by_level: bool = False
-    fill: str = "lines"
+    by_level: bool | Literal["shared"] = False
+    fill: Annotated[str, OneOf(FILLS)] = "lines"
     average_lookbacks: bool = True
-    groups: int = 1
-    dropout: float = 0.0
-    head: str = "quantile"
-    scaler: str = "standard"
+    groups: Count = 1
+    dropout: LostShare = 0.0
+    head: Annotated[str, OneOf(HEADS)] = "quantile"
+    scaler: Annotated[str, OneOf(SCALERS)] = "standard"
 
     def build(self, spec: TaskSpec) -> nn.Module:
         """The network for a task."""

@@ -82,7 +82,7 @@ class LinearPath(nn.Module):
         anchors: Names of the anchors to mix, as in `task_anchors`, and no level; empty: all.
         by_phase: Whether the kernel changes with the phase of the shortest period at the cutoff.
         by_target: Whether each target has a kernel of its own.
-        by_level: Whether forecasts return to the usual level of their target.
+        by_level: Whether forecasts return to the usual level of their target; "shared": to one for all.
         average: Whether the kernel starts as the mean over several look-backs.
         fill: What bridges gaps, "lines" or "kriging".
         fixed: Whether what `start` finds is not trained further.
@@ -100,7 +100,7 @@ class LinearPath(nn.Module):
         anchors: Sequence[str] = (),
         by_phase: bool = False,
         by_target: bool = False,
-        by_level: bool = False,
+        by_level: bool | str = False,
         average: bool = True,
         fill: str = "lines",
         fixed: bool = False,
@@ -208,7 +208,9 @@ class LinearPath(nn.Module):
         begin = self.mixture.detach().clone()
 
         def objective() -> Tensor:
-            line = (self._weights(features).index_select(0, row) * said).sum(dim=-1)
+            weights = self._weights(features)
+            weights = weights if len(weights) == 1 else weights.index_select(0, row)
+            line = (weights * said).sum(dim=-1)
             far = (self.mixture - begin).square().sum()
             return _loss(head, line, constant, batch) + _START_RIDGE * far
 
@@ -271,10 +273,12 @@ def _loss(head: Head, line: Tensor, spread: Tensor, batch: Batch) -> Tensor:
 
 def fit_spread(spread: Spread, head: Head, line: Tensor, batch: Batch) -> None:
     """Fit the spread around a location, held back from whatever is not the same for all queries."""
+    at = batch.future_times
+    at = at[:1] if torch.equal(at, at[:1].expand_as(at)) else at  # most windows ask alike
 
     def objective() -> Tensor:
         varying = spread.weight[..., 1:].square().sum()
-        return _loss(head, line, spread(batch.future_times), batch) + _START_RIDGE * varying
+        return _loss(head, line, spread(at), batch) + _START_RIDGE * varying
 
     _minimise([spread.weight], objective)
 

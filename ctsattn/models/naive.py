@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
+from ctsattn._options import OneOf, Positive
 from ctsattn.data.batch import Batch, TaskSpec
-from ctsattn.data.scalers import law_share
+from ctsattn.data.scalers import SCALERS, law_share
 from ctsattn.models import anchors
 from ctsattn.models.candidates import Anchor
 from ctsattn.models.path import interpolate
@@ -91,7 +93,7 @@ def _whole_cycles(ahead: Tensor, period: float) -> Tensor:
 class LastValue:
     """Repeat the last value; asked in the past, the path between observations."""
 
-    scaler: str = "standard"
+    scaler: Annotated[str, OneOf(SCALERS)] = "standard"
 
     def build(self, spec: TaskSpec) -> nn.Module:
         """The network for a task."""
@@ -109,9 +111,9 @@ class SeasonalNaive:
         scaler: Name in `ctsattn.data.scalers.SCALERS`.
     """
 
-    period: float | None = None
+    period: Positive | None = None
     drift: bool = False
-    scaler: str = "standard"
+    scaler: Annotated[str, OneOf(SCALERS)] = "standard"
 
     def build(self, spec: TaskSpec) -> nn.Module:
         """The network for a task."""
@@ -126,7 +128,7 @@ class SeasonalNaive:
 class WindowMean:
     """The mean over real time of the look-back window."""
 
-    scaler: str = "standard"
+    scaler: Annotated[str, OneOf(SCALERS)] = "standard"
 
     def build(self, spec: TaskSpec) -> nn.Module:
         """The network for a task."""

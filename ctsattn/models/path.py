@@ -10,7 +10,8 @@ def interpolate(times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tens
     """Value of the path at any time: linear between observations, the nearest one outside.
 
     Args:
-        times: `[..., length]`, ascending, padded on the right.
+        times: `[..., length]`, ascending, padded on the right; rows that share theirs may give one for all,
+            and then one row of `mask` and `at` too.
         values: `[..., length]`.
         mask: `[..., length]`, true at an observation, false in the padding.
         at: `[..., points]`, in any order.
@@ -24,7 +25,7 @@ def interpolate(times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tens
     left, right = torch.minimum((after - 1).clamp(min=0), last), torch.minimum(after, last)
     start, end = times.gather(-1, left), times.gather(-1, right)
     share = ((at - start) / (end - start).masked_fill(end <= start, 1.0)).clamp(0, 1)
-    x0, x1 = values.gather(-1, left), values.gather(-1, right)
+    x0, x1 = (values.gather(-1, i.expand(*values.shape[:-1], -1)) for i in (left, right))
     return torch.lerp(x0, x1, share) * mask.any(dim=-1, keepdim=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.models.path import resample
 from ctsattn.models.ranks import Ranks, channel_linear
+
+_MAX_OBSERVATIONS = 64  # tokens up to which each observation gets its own
+_PATCHES = 48  # tokens of a longer window
 
 
 class Codes(nn.Module):
@@ -166,3 +170,23 @@ class PatchTokens(nn.Module):
         clock = times.masked_fill(~mask, torch.inf).contiguous()
         index = (torch.searchsorted(clock, ends.contiguous(), right=True) - 1).clamp(min=0)
         return context.gather(2, index.unsqueeze(-1).expand(*index.shape, context.shape[-1]))
+
+
+def make_tokens(config: Any, spec: TaskSpec) -> ObservationTokens | PatchTokens:
+    """The tokenisation that the config of a model asks for, or that suits the look-back of the task.
+
+    Raises:
+        ValueError: Ranks are to be shown where tokens are patches.
+    """
+    steps, patch = round(spec.lookback / spec.median_gap), config.patch
+    if patch == "auto":
+        patch = None if steps <= _MAX_OBSERVATIONS else 2 * math.ceil(steps / _PATCHES)
+    if patch is None:
+        ranks = Ranks(spec.num_channels) if config.show_ranks else None
+        return ObservationTokens(spec, config.d_model, config.own_maps, ranks)
+    if config.show_ranks:
+        raise ValueError(
+            f"`show_ranks` shows observations, but with `patch={config.patch!r}` and {steps} steps of past "
+            "the tokens are patches. Give `patch=None`."
+        )
+    return PatchTokens(spec, config.d_model, patch, config.stride or max(1, patch // 2))

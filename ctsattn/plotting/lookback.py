@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -104,9 +105,9 @@ def plot_attention(
     asked = axis.numbers(forecast[columns.time].drop_duplicates())
     if (asked <= cutoff).any():
         raise ValueError("A forecast looks back from after the end of the history; ask for later times.")
-    density = readings[layer].density(row=0)
-    figure, axes = panels(2, figsize=figsize)
     unit = fitted.spec.time_unit / axis.unit_seconds
+    density = _of_times(readings[layer].density(row=0), fitted.network, (asked - cutoff) / unit)
+    figure, axes = panels(2, figsize=figsize)
     moments = cutoff + density.times * unit
     counted_in, size = axis.unit_of_density(float(np.ptp(moments)))
     per_unit = 1.0 if isinstance(density, AttentionShares) else size / unit
@@ -117,6 +118,16 @@ def plot_attention(
     axis.label(axes[1], columns.time)
     legend_below(figure, axes[1:], columns=3)
     return figure
+
+
+def _of_times(
+    density: AttentionDensity | AttentionShares, network: Any, elapsed: NDArray[np.float64]
+) -> AttentionDensity | AttentionShares:
+    """The curves of asked times, which share that of their stretch where questions are stretches of time."""
+    if getattr(network, "stretches", None) is None:
+        return density
+    which = network.stretches.number(torch.as_tensor(elapsed)).numpy()
+    return replace(density, values=density.values[:, which], on_sink=density.on_sink[:, which])
 
 
 def _rows_of(forecaster: Any, df: Any, series: Any) -> tuple[pd.DataFrame, Columns]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ctsattn._options import check_options
 from ctsattn.datasets import card
 from ctsattn.datasets.long_horizon import tables
 from ctsattn.datasets.protocols import PROTOCOLS
@@ -90,7 +91,7 @@ class Run:
         return hashlib.sha256(f"{VERSION}{self.as_json()}".encode()).hexdigest()[:12]
 
     def check(self) -> Run:
-        """Raise `ValueError` for names that do not exist; returns the run."""
+        """Raise `ValueError` for names that do not exist and options out of range; returns the run."""
         card(self.data)
         if self.model not in MODELS:
             raise ValueError(f"No model is called `{self.model}`. There are {', '.join(MODELS)}.")
@@ -98,7 +99,7 @@ class Run:
             raise ValueError(f"`{self.data}` needs a lookback and a horizon, in rows.")
         if self.members > 1 and (self.kind == "series" or self.point != "mean"):
             raise ValueError("`members` are averaged for the means of `rows` and `records` alone.")
-        self.config()
+        check_options(self.config(), "model")
         return self
 
 

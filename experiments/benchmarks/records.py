@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ctsattn import datasets
+from ctsattn._options import LostShare, check_option
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.data.building import build_store, learn_schema
 from ctsattn.data.collate import Collator
@@ -84,9 +85,10 @@ def record_task(
         name: The set.
         scaler: Key of `SCALERS`.
         max_tokens: Most observations of a channel that a window shows.
-        moved: Share of training windows that are cut from the training records at other moments.
+        moved: Share of training windows that are cut from the training records at other moments, below 1.
         options: Of `datasets.load`.
     """
+    check_option("load.moved", moved, LostShare, "Leave it out to train on the protocol's windows alone.")
     card = datasets.card(name)
     protocol = PROTOCOLS[name]
     parts = record_windows(datasets.load(name, **options), protocol, card.split)  # type: ignore[arg-type]

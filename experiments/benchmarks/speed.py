@@ -58,16 +58,23 @@ _COLUMNS = (
     "versions",
     "config",
 )
+_SHAPE = ("lookback", "horizon", "windows", "threads")
+_SHOWN = (*_MEASURES[:3], "wait_seconds", *_MEASURES[3:])
+_HEAD = (
+    "| | parameters | import, s | and class, s | fit, s | class and fit, s | fit's CPU, s | predict, s "
+    "| peak, MiB |"
+)
 _WARM: set[tuple[str, str]] = set()
+_PATCHES = {"num_heads": 4, "patch": 16, "stride": 8, "query_patch": 16}
 # Widths are chosen so that both have as many parameters; PatchTST's are its paper's for ETTh1, and
-# neuralforecast's defaults.
+# neuralforecast's defaults. Patches of 16 hours every 8 are PatchTST's.
 SIZES: dict[str, dict[str, dict[str, Any]]] = {
     "small": {
-        _OURS: {"d_model": 52, "num_layers": 1, "num_heads": 4, "patch": 16, "stride": 8},
+        _OURS: {"d_model": 48, "num_layers": 1, **_PATCHES},
         "PatchTST": {"hidden_size": 16, "n_heads": 4, "linear_hidden_size": 128, "encoder_layers": 3},
     },
     "default": {
-        _OURS: {"d_model": 144, "num_layers": 4, "num_heads": 4, "patch": 16, "stride": 8},
+        _OURS: {"d_model": 144, "num_layers": 2, "num_decoder_layers": 3, **_PATCHES},
         "PatchTST": {"hidden_size": 128, "n_heads": 16, "linear_hidden_size": 256, "encoder_layers": 3},
     },
 }
@@ -237,27 +244,38 @@ def compare(options: argparse.Namespace) -> None:
 
 def _line(name: object, row: pd.Series, params: str) -> str:
     """A row of the table; what was not measured is left empty."""
-    cells = [f"{row[key]:.2f}" if pd.notna(row[key]) else "" for key in _MEASURES]
+    cells = [f"{row[key]:.2f}" if pd.notna(row[key]) else "" for key in _SHOWN]
     return f"| {name} | {params} | {' | '.join(cells)} |"
 
 
 def table(path: Path) -> str:
-    """Markdown: the median of the rounds of the latest commit that was measured, and how they compare."""
+    """Markdown: the median of the rounds of the latest commit that was measured, and how they compare.
+
+    Rows of other sizes than the present ones stay in the file and out of the table.
+    """
     measured = pd.read_csv(path)
+    measured = measured[[_is_present(*row) for row in measured[["system", "size", "config"]].to_numpy()]]
+    measured["wait_seconds"] = measured["class_seconds"] + measured["fit_seconds"]
     blocks = []
     for (device, size, steps), group in measured.groupby(["device", "size", "steps"], sort=True):
         commit = group["commit"].iloc[-1]
         group = group[group["commit"] == commit]
-        middle = group.groupby("system")[["params", *_MEASURES]].median()
+        middle = group.groupby("system")[["params", *_SHOWN]].median()
+        if set(middle.index) != {_OURS, "PatchTST"}:
+            continue
         lines = [_line(system, row, f"{int(row['params']):,}") for system, row in middle.iterrows()]
-        if set(middle.index) == {_OURS, "PatchTST"}:
-            ratio = middle.loc["PatchTST"] / middle.loc[_OURS]
-            lines.append(_line("*PatchTST ÷ ctsattn*", ratio, f"{ratio['params']:.2f}"))
-        head = "| | parameters | import, s | and class, s | fit, s | its CPU, s | predict, s | peak, MiB |"
+        ratio = middle.loc["PatchTST"] / middle.loc[_OURS]
+        lines.append(_line("*PatchTST ÷ ctsattn*", ratio, f"{ratio['params']:.2f}"))
         rounds = len(group) // len(middle)
         note = f"{device}; {steps} steps of {_WINDOWS} windows, median of {rounds} rounds, commit {commit}"
-        blocks.append("\n".join([f"*{size}*: {note}.", "", head, "| --- |" + " ---: |" * 7, *lines]))
+        blocks.append("\n".join([f"*{size}*: {note}.", "", _HEAD, "| --- |" + " ---: |" * 8, *lines]))
     return "\n\n".join(blocks)
+
+
+def _is_present(system: str, size: str, config: str) -> bool:
+    """Whether a row was measured with the present settings of its size."""
+    present = SIZES[size][system]
+    return {key: value for key, value in json.loads(config).items() if key not in _SHAPE} == present
 
 
 def write(path: Path) -> None:

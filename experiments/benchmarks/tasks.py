@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from ctsattn import datasets
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.data.building import learn_schema
 from ctsattn.data.frame import read_panel
-from ctsattn.data.scalers import SCALERS, safe_scale
+from ctsattn.data.scalers import LOGS, SCALERS, log_units, safe_scale
 from ctsattn.data.schema import Columns
 from ctsattn.data.task import infer_task
 from ctsattn.datasets.protocols import RowWindows, row_windows
@@ -63,6 +63,30 @@ class Rounds:
 
 
 @dataclass(frozen=True)
+class Logarithms:
+    """What of each channel is scaled by windows in place of its values: `asinh(value / unit)`.
+
+    Values are counted in deviations of the training rows, but from their own 0.
+
+    Attributes:
+        unit: `[channels]` sizes from which they are logarithms.
+        spread: `[channels]` their deviation over the training rows.
+    """
+
+    unit: np.ndarray
+    spread: np.ndarray
+
+    def of(self, channel: np.ndarray | None) -> Logarithms:
+        """Those of some channels, `[batch, 1]`, or of all, `[1, channels]`."""
+        parts = (self.unit, self.spread)
+        return Logarithms(*(p[None] if channel is None else p[channel][:, None] for p in parts))
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Take them of `[batch, channels, length]`."""
+        return np.arcsinh(values / self.unit[..., None])
+
+
+@dataclass(frozen=True)
 class RowTask:
     """Windows of a table: each channel a row of the batch by itself, or all channels together.
 
@@ -76,6 +100,7 @@ class RowTask:
         joint: Whether a model sees all channels together.
         seconds: `[rows]` the clock.
         most: Windows of each part to evaluate, spread evenly; 0 for all.
+        logs: Logarithms to take of the table, which is not centred then; None for none.
     """
 
     windows: dict[str, RowWindows]
@@ -87,6 +112,7 @@ class RowTask:
     joint: bool
     seconds: np.ndarray
     most: int = 0
+    logs: Logarithms | None = None
 
     @property
     def channels(self) -> int:
@@ -130,7 +156,8 @@ class RowTask:
         ahead = (self.seconds[asked] - cutoff[:, None]) / unit
         if mask is not None:
             past, times, mask = left_justified(past, times, mask)
-        return _batch(past, times, mask, future, ahead, self.scaler, channel, cutoff)
+        logs = None if self.logs is None else self.logs.of(None if self.joint else channel)
+        return _batch(past, times, mask, future, ahead, self.scaler, channel, cutoff, logs)
 
     def _values(self, cut: RowWindows, rows: np.ndarray, channel: np.ndarray) -> np.ndarray:
         """`[batch, channels, length]` of some rows of the table."""
@@ -172,13 +199,17 @@ def _batch(
     scaler: str,
     series: np.ndarray,
     cutoff: np.ndarray,
+    logs: Logarithms | None = None,
 ) -> Batch:
     """Scale windows by their past and put them into a batch; the series' own spread is 1."""
     mask = np.ones(past.shape, dtype=bool) if mask is None else mask
+    own: Any = 1.0
+    if logs is not None:
+        past, future, own = logs(past), logs(future), logs.spread
     loc, scale = SCALERS[scaler](past, mask)
     if scaler != "none":
-        ones = np.ones_like(scale)
-        scale = safe_scale(scale, loc, mask.sum(-1), ones, ones)
+        usual = np.broadcast_to(own, scale.shape)
+        scale = safe_scale(scale, loc, mask.sum(-1), usual, usual)
     scaled = np.where(mask, (past - loc[..., None]) / scale[..., None], 0.0)
     count, channels, length = past.shape
     queries = ahead.shape[1]
@@ -202,7 +233,13 @@ def _batch(
         scale=torch.from_numpy(scale),
         series=torch.from_numpy(series.astype(np.int64)),
         cutoff=torch.from_numpy(cutoff),
+        unit=torch.zeros(0).double() if logs is None else _like(logs.unit, loc),
     )
+
+
+def _like(values: np.ndarray, loc: np.ndarray) -> torch.Tensor:
+    """Values of channels for all windows."""
+    return torch.from_numpy(np.broadcast_to(values, loc.shape).copy())
 
 
 def _float(array: np.ndarray) -> torch.Tensor:
@@ -221,8 +258,6 @@ def row_task(
     most: int = 0,
 ) -> RowTask:
     """The long-horizon protocol on a table, seen under a sampling condition; what is asked stays complete."""
-    if scaler == "log":
-        raise ValueError("Tables are standardised before windows are cut, and have no logarithm then.")
     table = datasets.load_table(name)
     card = datasets.card(name)
     windows = row_windows(table, card.split, lookback, horizon)  # type: ignore[arg-type]
@@ -234,7 +269,25 @@ def row_task(
     width = scaled.values.shape[1] if joint else 1
     spec = replace(spec, num_targets=width, num_channels=width, channel_codes=(0,) * width)
     seconds = (table.times - table.times[0]).astype("timedelta64[s]").astype(np.float64)
-    return RowTask(windows, spec, scaler, keep, rule if of_window else None, seed, joint, seconds, most)
+    task = RowTask(windows, spec, scaler, keep, rule if of_window else None, seed, joint, seconds, most)
+    training = table.values[slice(*card.split.borders(len(table.values))["train"])]  # type: ignore[union-attr]
+    return in_logarithms(task, training) if scaler in LOGS else task
+
+
+def in_logarithms(task: RowTask, training: np.ndarray) -> RowTask:
+    """The task on logarithms of its channels, whose values in the training rows are `[rows, channels]`.
+
+    Errors stay those of the standardised values: forecasts and truths are both without the centring.
+    """
+    deviation = np.where(training.std(axis=0) > 0, training.std(axis=0), 1.0)
+    counted = training / deviation
+    place = LOGS.index(task.scaler)
+    unit = np.array([log_units(channel)[place] for channel in counted.T])
+    spread = np.arcsinh(counted / unit).std(axis=0)
+    table = task.windows["train"].table
+    table = replace(table, values=table.values + counted.mean(axis=0))
+    windows = {name: replace(cut, table=table) for name, cut in task.windows.items()}
+    return replace(task, windows=windows, logs=Logarithms(unit, np.where(spread > 0, spread, 1.0)))
 
 
 def _row_spec(name: str, lookback: int, horizon: int, end: int) -> TaskSpec:

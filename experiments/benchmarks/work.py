@@ -18,6 +18,7 @@ from ctsattn import datasets
 from ctsattn.data.batch import Batch
 from ctsattn.datasets.protocols import Errors
 from ctsattn.forecasting.training import Training, TrainingLog, own_randomness, train
+from ctsattn.models.joining import only_observed
 from experiments.benchmarks import rows
 from experiments.benchmarks.order import EVALUATED
 from experiments.benchmarks.plan import Run
@@ -146,7 +147,7 @@ def _trained(run: Run, task: Task) -> tuple[nn.Module, TrainingLog | None]:
         return network, None
     fit_closed_form(network, task, run)
     held = Rounds(task, EVALUATED) if training.patience is not None else None
-    batches = _Stream(task, training.batch_size, run.seed)
+    batches = Stream(task, training.batch_size, run.seed)
     return network, train(network, batches, held, training, seed=run.seed)
 
 
@@ -209,7 +210,7 @@ def _warm_up(network: nn.Module, task: Task, seed: int, count: int, size: int) -
 
 
 @dataclass(frozen=True)
-class _Stream:
+class Stream:
     """Training batches of a task, to be iterated anew."""
 
     task: Task
@@ -232,7 +233,7 @@ def evaluate(network: nn.Module, task: Task, part: str, point: str = "mean") -> 
     network = network.to(device).eval()
     size = max(1, EVALUATED * (_ON_GPU if device.type == "cuda" else 1) // task.spec.num_targets)
     errors = Errors()
-    with torch.inference_mode():
+    with torch.inference_mode(), only_observed(network):
         for chosen in task.chunks(part, size):
             batch = task.batch(part, chosen)
             forecast = batch.unscale(_point(network, batch.to(device), point))

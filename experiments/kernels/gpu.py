@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -101,30 +102,29 @@ def check() -> None:
     Raises:
         RuntimeError: An error exceeds 1.5 times that of flash attention.
     """
-    for head_dim in (64, 128):
-        for causal in (True, False):
-            shape = Shape(2, 4, 777, head_dim, causal)
-            inputs = gpu_inputs(shape)
-            found = {}
-            for name in ("triton", "flash"):
-                out = attends(shape, inputs.times)[name](*inputs[:3])
-                grads = torch.autograd.grad(out, inputs[:3], inputs.grad)
-                wide = [x.detach().double().requires_grad_() for x in inputs[:3]]
-                if name == "flash":
-                    with sdpa_kernel([SDPBackend.MATH]):
-                        truth = scaled_dot_product_attention(*wide, is_causal=causal)
-                else:
-                    truth = continuous_attention(*wide, inputs.times, is_causal=causal, backend="reference")
-                exact = torch.autograd.grad(truth, wide, inputs.grad.double())
-                pairs = zip((out, *grads), (truth, *exact), strict=True)
-                found[name] = [((x.double() - y).norm() / y.norm()).item() for x, y in pairs]
-            for part, ours, theirs in zip(
-                ("out", "dq", "dk", "dv"), found["triton"], found["flash"], strict=True
-            ):
-                if not ours <= 1.5 * theirs:
-                    raise RuntimeError(
-                        f"{part} of {shape} is wrong by {ours:.2e}, flash attention by {theirs:.2e}"
-                    )
+    for head_dim, causal, length in product((64, 128), (True, False), (64, 256, 777)):
+        shape = Shape(2, 4, length, head_dim, causal)
+        inputs = gpu_inputs(shape)
+        found = {}
+        for name in ("triton", "flash"):
+            out = attends(shape, inputs.times)[name](*inputs[:3])
+            grads = torch.autograd.grad(out, inputs[:3], inputs.grad)
+            wide = [x.detach().double().requires_grad_() for x in inputs[:3]]
+            if name == "flash":
+                with sdpa_kernel([SDPBackend.MATH]):
+                    truth = scaled_dot_product_attention(*wide, is_causal=causal)
+            else:
+                truth = continuous_attention(*wide, inputs.times, is_causal=causal, backend="reference")
+            exact = torch.autograd.grad(truth, wide, inputs.grad.double())
+            pairs = zip((out, *grads), (truth, *exact), strict=True)
+            found[name] = [((x.double() - y).norm() / y.norm()).item() for x, y in pairs]
+        for part, ours, theirs in zip(
+            ("out", "dq", "dk", "dv"), found["triton"], found["flash"], strict=True
+        ):
+            if not ours <= 1.5 * theirs:
+                raise RuntimeError(
+                    f"{part} of {shape} is wrong by {ours:.2e}, flash attention by {theirs:.2e}"
+                )
 
 
 def measure(step: str, attend: Attend, inputs: Inputs, short: bool) -> tuple[float, str]:

@@ -50,6 +50,14 @@ def test_a_regular_clock_is_called_regular(ctsattn, tmp_path):
     assert code == 0 and "regular; common gaps: 1 day (100%)" in out
 
 
+def test_one_moment_in_each_series_has_no_gaps(ctsattn, tmp_path):
+    path = write(
+        tmp_path, unique_id=["a", "a", "b"], ds=["2024-01-01", "2024-01-01", "2024-02-01"], y=[1, 2, 3]
+    )
+    code, out, _ = ctsattn("describe", path)
+    assert code == 0 and "none: no series was observed at two times" in out and "sampling" not in out
+
+
 def test_duplicates_are_counted_and_the_first_is_named(ctsattn, tmp_path):
     days = pd.date_range("2024-01-01", periods=40, freq="D")
     path = write(tmp_path, unique_id="a", ds=days.append(days[[7, 7, 9]]), y=np.arange(43.0))

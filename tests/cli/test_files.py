@@ -76,6 +76,14 @@ def test_decimals_may_follow_a_comma_where_fields_do_not(monkeypatch, tmp_path):
         assert frame["Ort"].tolist() == ["a,b", "c"]
 
 
+def test_a_column_with_decimal_commas_may_hold_whole_numbers_and_texts_stay(tmp_path):
+    (tmp_path / "d.csv").write_text("y;code;x\n1,5;1,a;3\n2;2;4\n-3,25;3,5;5\n")
+    frame = read_frame(str(tmp_path / "d.csv"))
+    assert frame["y"].tolist() == [1.5, 2.0, -3.25]
+    assert frame["code"].tolist() == ["1,a", "2", "3,5"]
+    assert frame["x"].tolist() == [3, 4, 5]
+
+
 def test_times_are_read_by_the_format_that_is_given_and_left_alone_without_one():
     frame = pd.DataFrame({"t": ["31.01.2024", "01.02.2024"], "y": [1, 2]})
     assert read_times(frame, "t", "%d.%m.%Y")["t"].tolist() == [*pd.to_datetime(["2024-01-31", "2024-02-01"])]

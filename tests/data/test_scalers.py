@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ctsattn.data.collate import Collator
-from ctsattn.data.scalers import ENOUGH, OWN_FLOOR, SCALERS, ScaleLaw, safe_scale
+from ctsattn.data.scalers import ENOUGH, LOGS, OWN_FLOOR, SCALERS, ScaleLaw, safe_scale
 from ctsattn.data.task import infer_task
 from tests.data.frames import COMMON, read, series
 from tests.data.test_windows import ask
@@ -29,6 +29,7 @@ ORACLES = {
     "none": lambda x: (0.0, 1.0),
     "channel": lambda x: (0.0, 1.0),
     "log": lambda x: (np.mean(x), np.std(x)),
+    "soft_log": lambda x: (np.mean(x), np.std(x)),
     "robust": lambda x: (np.median(x), np.subtract(*np.quantile(x, [0.75, 0.25])) / 1.349 or np.std(x)),
 }
 
@@ -86,7 +87,7 @@ def test_awkward_series_are_scaled_to_finite_numbers_and_come_back(name, alone, 
     back = batch.unscale(batch.past_values.numpy())[0, 0][batch.past_mask[0, 0].numpy()]
     # what has the units of a channel is exact to float32 in these units
     exact = frame["y"].abs().max() if name == "channel" else max(map(abs, AWKWARD[kind]))
-    if name == "log":  # the logarithm is
+    if name in LOGS:  # the logarithm is
         exact *= 1 + batch.loc.abs().max().item() + batch.scale.max().item()
     np.testing.assert_allclose(back, AWKWARD[kind], atol=1e-300 + 3e-7 * exact, rtol=0)
 
@@ -225,6 +226,19 @@ def test_the_log_scaler_sees_logarithms_and_gives_values_back():
     # a scaled unit in the caller's, to first order
     ends = batch.unscale(np.array([[[-0.005, 0.005]]]))[0, 0]
     assert batch.spread[0, 0] == pytest.approx((ends[1] - ends[0]) / 0.01, rel=1e-3)
+
+
+def test_the_soft_logarithm_bends_at_the_median_size():
+    y = np.concatenate([np.arange(1.0, 10.0), [0.0, 0.0, -500.0, 9000.0]])
+    schema, store = read(pd.DataFrame({"ds": np.arange(13.0), "y": y}))
+    batch = Collator(schema, infer_task(store, schema), "soft_log")(store, ask(store, store.end, [1.0]))
+    assert batch.unit.numpy().item() == schema.laws[0].middle == np.median(np.abs(y[y != 0]))
+    back = batch.unscale(batch.past_values.numpy())[0, 0]
+    np.testing.assert_allclose(back, y[-len(back) :], rtol=1e-5, atol=1e-5)
+
+
+def test_a_law_that_was_saved_before_there_was_a_median_is_read():
+    assert ScaleLaw(**{"log_factor": 1.0, "unit": 2.0}).middle == 1.0
 
 
 def test_logarithms_bend_to_a_line_far_below_the_usual_sizes():

@@ -196,6 +196,12 @@ def test_members_are_averaged_and_the_first_is_the_run_of_one():
         replace(run, members=2, point="median").check()
 
 
+@pytest.mark.parametrize("moved", [-0.1, 1.0, 2, "a", float("nan")])
+def test_a_share_of_moved_windows_that_is_none_is_refused_before_anything_is_loaded(moved):
+    with pytest.raises(ValueError, match=r"`load.moved` must be a number of at least 0 and below 1"):
+        record_task("ushcn", scaler="standard", moved=moved)
+
+
 def test_moved_windows_stand_beside_the_protocols_in_training_alone():
     plain, mixed = (
         record_task("physiome_epidemic", scaler="standard", series=8, observations=30, moved=moved)

@@ -3,14 +3,17 @@
 import json
 import os
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from ctsattn import Forecaster
 from ctsattn.forecasting import checkpoint
+
+from .conftest import QUICK, TINY, tiny
 
 
 @dataclass(frozen=True)
@@ -130,3 +133,12 @@ def test_a_config_survives_json_by_its_name_in_the_table():
 def test_lists_too_long_for_a_header_become_bytes():
     values = ["α", 1, None, {"x": [2.5]}]
     assert checkpoint.tensor_to_text(checkpoint.text_to_tensor(values)) == values
+
+
+def test_options_that_are_numbers_of_numpy_go_through_fit_and_file(tmp_path, df):
+    model = replace(TINY, d_model=np.int64(8), is_causal=np.bool_(True), linear_share=np.float32(0.5))
+    training = replace(QUICK, max_steps=np.int64(1), learning_rate=np.float32(0.5))
+    tiny(model=model, training=training).fit(df).save(tmp_path / "model")
+    found = Forecaster.load(tmp_path / "model")
+    assert found.model == replace(TINY, d_model=8, is_causal=True, linear_share=0.5)
+    assert found.training == replace(QUICK, max_steps=1, learning_rate=0.5)

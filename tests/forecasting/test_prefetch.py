@@ -149,12 +149,31 @@ def test_the_thread_ends_with_the_fit_however_it_ends(error):
     assert not makers()
 
 
-def test_after_an_interrupted_fit_the_next_interrupt_is_heard():
-    model = tiny(training=replace(QUICK, trainer={"callbacks": [Look(KeyboardInterrupt())]}))
-    before = signal.getsignal(signal.SIGINT)
+@pytest.fixture
+def heard() -> Iterator[Any]:
+    """A handler of interrupts of its own: a process in the background of a shell ignores them."""
+
+    def handler(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, handler)
+    yield handler
+    signal.signal(signal.SIGINT, before)
+
+
+class Early(lightning.Callback):
+    """Interrupts while the run is prepared, when Lightning has not yet noted the handlers that it found."""
+
+    def setup(self, *_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("callback", [Early(), Look(KeyboardInterrupt())])
+def test_after_an_interrupted_fit_the_next_interrupt_is_heard(heard, callback):
+    model = tiny(training=replace(QUICK, trainer={"callbacks": [callback]}))
     with pytest.raises(KeyboardInterrupt):
         model.fit(irregular())
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is heard
 
 
 def test_training_reads_the_batches_of_the_stream_and_they_are_made_in_the_thread(monkeypatch):

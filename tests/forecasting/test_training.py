@@ -3,6 +3,8 @@
 import math
 import random
 import threading
+from dataclasses import fields
+from typing import Any
 
 import lightning
 import numpy as np
@@ -199,21 +201,75 @@ def test_lightning_options_pass_through():
 @pytest.mark.parametrize(
     ("option", "value", "text"),
     [
-        ("max_steps", 0, "`Training.max_steps` must be an integer of at least 1, but it is 0"),
-        ("batch_size", 2.5, "`Training.batch_size` must be an integer"),
-        ("start_windows", 0, "`Training.start_windows` must be an integer"),
-        ("learning_rate", 0.0, "`Training.learning_rate` must be positive"),
-        ("precision", "half", "must be one of 32-true, bf16-mixed, 16-mixed"),
-        ("validation_share", 0.0, "set `patience=None`"),
-        ("average", 1.0, "`Training.average` must be at least 0 and below 1, but it is 1.0"),
-        ("average", None, "`Training.average` must be a number, but it is None"),
-        ("learning_rate", "fast", "`Training.learning_rate` must be a number, but it is 'fast'"),
-        ("warmup", math.nan, "`Training.warmup` must be at least 0 and at most 1, but it is nan"),
-        ("impute_share", -1.0, "`Training.impute_share` must be at least 0 and at most 1, but it is -1.0"),
-        ("weight_decay", -1.0, "`Training.weight_decay` must be at least 0, but it is -1.0"),
-        ("patience", "x", "`Training.patience` must be an integer of at least 0 or None, but it is 'x'"),
+        ("max_steps", 0, "must be an integer of at least 1, but it is 0"),
+        ("max_steps", True, "must be an integer of at least 1, but it is True"),
+        ("batch_size", 2.5, "must be an integer of at least 1, but it is 2.5"),
+        ("start_windows", 0, "must be an integer of at least 1, but it is 0"),
+        ("learning_rate", 0.0, "must be a number above 0, but it is 0.0"),
+        ("learning_rate", math.inf, "must be a number above 0, but it is inf"),
+        ("learning_rate", "fast", "must be a number above 0, but it is 'fast'"),
+        ("precision", "half", "must be one of 32-true, bf16-mixed, 16-mixed, but it is 'half'"),
+        ("validation_share", 0.0, "must be a number above 0 and below 1, .* set `patience=None`"),
+        ("validation_share", 1, "must be a number above 0 and below 1"),
+        ("average", 1.0, "must be a number of at least 0 and below 1, but it is 1.0"),
+        ("average", None, "must be a number of at least 0 and below 1, but it is None"),
+        ("warmup", math.nan, "must be a number of at least 0 and at most 1, but it is nan"),
+        ("warmup", 1.5, "must be a number of at least 0 and at most 1, but it is 1.5"),
+        ("impute_share", -1.0, "must be a number of at least 0 and at most 1, but it is -1.0"),
+        ("weight_decay", -1.0, "must be a number of at least 0, but it is -1.0"),
+        ("gradient_clip", "x", "must be a number of at least 0, but it is 'x'"),
+        ("patience", "x", "must be an integer of at least 0 or None, but it is 'x'"),
+        ("patience", -1, "must be an integer of at least 0 or None, but it is -1"),
+        ("validate_every", 0, "must be an integer of at least 1, but it is 0"),
+        ("num_nodes", 0, "must be an integer of at least 1, but it is 0"),
+        ("accelerator", 3, "must be a text, but it is 3"),
+        ("devices", 1.5, "must be an integer, a text or a list of integers, but it is 1.5"),
+        ("strategy", None, "must be a text, but it is None"),
+        ("checkpoint_dir", 3, "must be a text, a path or None, but it is 3"),
+        ("trainer", None, r"must be a mapping, but it is None. Write set_params\(training__trainer={}\)."),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(option, value, text):
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(ValueError, match=f"`Training.{option}` {text}"):
         Training(**{option: value}).check()
+
+
+@pytest.mark.parametrize("option", [field.name for field in fields(Training)])
+def test_every_option_refuses_what_is_nothing(option):
+    with pytest.raises(ValueError, match=rf"`Training.{option}` must be .* set_params.training__{option}="):
+        Training(**{option: object()}).check()
+
+
+@pytest.mark.parametrize(
+    ("passed", "text"),
+    [
+        ({"max_steps": 0}, r"`Training.trainer\['max_steps'\]` must be an integer of at least 1 or -1"),
+        ({"max_steps": None}, "must be an integer of at least 1 or -1, but it is None"),
+        ({"max_epochs": 0}, "must be an integer of at least 1, -1 or None, but it is 0"),
+        ({"limit_train_batches": 0}, "must be a number above 0 or None, but it is 0. Take it out"),
+        ({"accumulate_grad_batches": 0}, "must be an integer of at least 1, but it is 0"),
+        ({"callback": []}, "holds 'callback', and `lightning.Trainer` has no such argument. .* callbacks"),
+    ],
+)
+def test_arguments_of_lightning_that_lead_nowhere_are_refused_by_name(passed, text):
+    with pytest.raises(ValueError, match=text):
+        fast(trainer=passed).check()
+
+
+def test_a_run_that_ends_before_its_first_step_says_what_ended_it():
+    options = fast(trainer={"max_time": "00:00:00:00"})
+    options.check()
+    with pytest.raises(ValueError, match=r"before its first step.* max_time='00:00:00:00'. Take it out"):
+        train(Constant(), Stream(lambda step: batch_of(1.0)), None, options, seed=0)
+
+
+def test_one_callback_needs_no_list():
+    class Ended(lightning.Callback):
+        steps = 0
+
+        def on_train_end(self, trainer: Any, *args: Any) -> None:
+            Ended.steps = trainer.global_step
+
+    options = fast(trainer={"callbacks": Ended(), "max_steps": 2})
+    train(Constant(), Stream(lambda step: batch_of(1.0)), None, options, seed=0)
+    assert Ended.steps == 2

@@ -157,6 +157,20 @@ def test_all_anchors_at_once_say_what_each_says_by_itself(periods, names):
         torch.testing.assert_close(said, each[name](times, values, mask, at), rtol=1e-9, atol=1e-9, msg=name)
 
 
+@pytest.mark.parametrize("periods", [(), (7.0,), (5.0, 35.0)])
+@pytest.mark.parametrize("observed", [40, 9, 1, 0])
+def test_windows_on_one_grid_are_answered_as_they_are_beside_others(periods, observed):
+    spec = TaskSpec(num_targets=2, num_channels=2, lookback=40.0, horizon=6.0, periods=periods)
+    candidates = Candidates(spec, tuple(task_anchors(spec)))
+    times = torch.arange(-39.0, 1).expand(3, 2, -1)
+    mask = (torch.arange(40) < observed).expand(3, 2, -1)
+    values, at = torch.randn(3, 2, 40) * mask, torch.linspace(-3.5, 6, 8).expand(3, 2, -1)
+    alike = candidates(times, values, mask, at)
+    other = torch.cat([times, times[:1] * 1.5])
+    apart = candidates(other, *(torch.cat([x, x[:1]]) for x in (values, mask, at)))[:3]
+    torch.testing.assert_close(alike, apart, rtol=1e-5, atol=1e-5)
+
+
 def test_the_kernel_is_a_linear_layer_on_a_regular_grid():
     spec = TaskSpec(lookback=8.0, horizon=3.0)
     kernel = LearnedKernel(spec)

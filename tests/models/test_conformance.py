@@ -11,10 +11,10 @@ from torch import nn
 from ctsattn.data.batch import Batch, TaskSpec
 from ctsattn.losses import masked_mean
 from ctsattn.models import MODELS, ContinuousTransformer, Linear, SeasonalNaive
-from ctsattn.models.continuous_transformer import make_tokens, target_weights
-from ctsattn.models.joining import join, part
+from ctsattn.models.continuous_transformer import target_weights
+from ctsattn.models.joining import join, only_observed, part
 from ctsattn.models.naive import main_period
-from ctsattn.models.tokens import ObservationTokens, PatchTokens
+from ctsattn.models.tokens import ObservationTokens, PatchTokens, make_tokens
 from ctsattn.nn import MIXERS
 from tests.models.batches import SPEC, ask, make_batch, pad_past, rows_of
 
@@ -33,8 +33,16 @@ CONFIGS = {
     "own_maps": ContinuousTransformer(
         **SMALL, join_channels=True, mix_channels=False, own_maps=True, show_ranks=True, show_level=True
     ),
+    "chosen_targets": ContinuousTransformer(**SMALL, choose_targets=True),
+    "hidden_tokens": ContinuousTransformer(**SMALL, token_dropout=0.5),
     "levels_of_patches": ContinuousTransformer(**SMALL, patch=4, own_maps=True, show_level=True),
     "joined_patches": ContinuousTransformer(**SMALL, join_channels=True, patch=4),
+    "stretches": ContinuousTransformer(**SMALL, patch=4, query_patch=4),
+    "stretches_of_observations": ContinuousTransformer(**SMALL, query_patch=5, is_causal=True),
+    "joined_stretches": ContinuousTransformer(**SMALL, join_channels=True, query_patch=3),
+    "stretches_one_by_one": ContinuousTransformer(
+        **SMALL, join_channels=True, mix_channels=False, query_patch=3
+    ),
     "no_channel_mixing": ContinuousTransformer(**SMALL, mix_channels=False),
     "causal_squared_error": ContinuousTransformer(**SMALL, is_causal=True, head="squared_error"),
     "seasonal_naive_drift": SeasonalNaive(drift=True),
@@ -42,9 +50,16 @@ CONFIGS = {
 }
 
 
+def build_fresh(name: str, spec: TaskSpec = SPEC) -> nn.Module:
+    """A network as it is before training."""
+    if "stretches" in name:  # questions that know nothing of the future
+        spec = replace(spec, num_known=0, known_codes=())
+    return CONFIGS[name].build(spec)
+
+
 def build(name: str, spec: TaskSpec = SPEC) -> nn.Module:
     """A network whose parameters are all away from their starts, so that no part hides behind a zero."""
-    network = CONFIGS[name].build(spec)
+    network = build_fresh(name, spec)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -270,6 +285,32 @@ def test_questions_answered_one_by_one_are_the_same_in_training_where_there_is_a
     assert not torch.allclose(some[~seen], every[~seen], atol=1e-2)
 
 
+def test_questions_without_a_truth_can_be_left_out_where_only_a_loss_is_asked_for():
+    config = ContinuousTransformer(**SMALL, join_channels=True, mix_channels=False)
+    network, batch = config.build(SPEC).eval(), make_batch()
+    for layer in (network.out, network.gate):
+        nn.init.normal_(layer.weight)
+    seen, every = batch.future_observed, network(batch)
+    with only_observed(nn.ModuleList([network])):
+        some = network(batch)
+    assert_same(some[seen], every[seen])
+    assert not torch.allclose(some[~seen], every[~seen], atol=1e-2)
+    assert_same(network(batch), every)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_hidden_tokens_are_hidden_in_training_alone(joined):
+    config = ContinuousTransformer(**SMALL, dropout=0.0, token_dropout=0.5, join_channels=joined)
+    network, batch = config.build(SPEC), make_batch()
+    for layer in (network.out, network.gate):
+        nn.init.normal_(layer.weight)
+    assert not torch.equal(network.train()(batch), network(batch))
+    every = network.eval()(batch)
+    assert torch.equal(network(batch), every)
+    network.token_dropout = 0.0
+    assert_same(network.train()(batch), every)
+
+
 @pytest.mark.parametrize(("balance", "expected"), [(0.0, [4.0, 1.0]), (1.0, [4.0, 2.0])])
 def test_target_weights_follow_units_and_rarity(balance, expected):
     batch = make_batch(rows=8, queries=10)
@@ -346,7 +387,7 @@ def test_mixed_precision_is_near_and_leaves_times_and_linear_path_alone(name, ne
     assert mixed.dtype == torch.float32
     assert (quantiles.diff(dim=-1) > 0).all()
     torch.testing.assert_close(mixed, network(batch), rtol=0.05, atol=0.3)
-    fresh = CONFIGS[name].build(SPEC).eval()
+    fresh = build_fresh(name).eval()
     with torch.autocast("cpu", torch.bfloat16):
         location = fresh(batch)[..., 0]
     assert torch.equal(location, fresh(batch)[..., 0])

@@ -65,12 +65,45 @@ def test_what_forecasts_return_to_is_found_only_where_levels_are_looked_at(by_le
     assert by_level or found > 0.9
 
 
+@pytest.mark.parametrize(("by_level", "most"), [("shared", 0.02), (True, 0.02), (False, 1.1)])
+def test_a_level_to_which_all_targets_return_is_learned_from_all(by_level, most):
+    kernel = LearnedKernel(DAILY, by_level=by_level)
+    path, cutoff = windows(kernel)
+    mean = 10 * torch.randn(len(path), 2, 1)
+    path, truth = path + 100.0 + mean, -torch.tensor([0.2, 0.4, 0.6, 0.8]) * mean
+    kernel.solve([rows_of(kernel, path[i::3], cutoff[i::3], truth[i::3]) for i in range(3)])
+    said = kernel.answer(
+        recent(path, path.shape[-1]), torch.arange(1.0, 5.0).expand(len(path), 4), cutoff, levels_of(path)
+    )
+    found = (said - truth).square().mean().item() / truth.square().mean().item()
+    assert found < most
+    assert by_level or found > 0.9
+    if by_level:
+        assert len(kernel.by_level.weight) == (1 if by_level == "shared" else 2)
+
+
+def test_one_level_for_all_does_not_tell_targets_apart():
+    kernel = LearnedKernel(DAILY, by_level="shared")
+    path, cutoff = windows(kernel)
+    mean = 10 * torch.randn(len(path), 2, 1)
+    truth = torch.tensor([[[1.0], [-1.0]]]) * mean.expand(-1, -1, 4)  # one target returns as the other leaves
+    kernel.solve([rows_of(kernel, path + mean, cutoff, truth)])
+    said = kernel.by_level(levels_of(path + mean))
+    assert said.abs().max() < 0.2 * truth.abs().max()
+
+
+def test_an_unknown_kind_of_level_is_refused():
+    with pytest.raises(ValueError, match="`by_level` must be False, True or 'shared', but it is 'own'"):
+        LearnedKernel(DAILY, by_level="own")
+
+
 def test_levels_need_units_that_windows_share():
     with pytest.raises(ValueError, match="`by_level` needs units"):
         Linear(by_level=True).build(SPEC)
-    network, batch = Linear(by_level=True, by_target=True, scaler="channel").build(SPEC), make_batch()
-    network.warm_up([batch])
-    assert network.eval()(batch).isfinite().all()
+    for kind in (True, "shared"):
+        network, batch = Linear(by_level=kind, by_target=True, scaler="channel").build(SPEC), make_batch()
+        network.warm_up([batch])
+        assert network.eval()(batch).isfinite().all()
 
 
 @pytest.mark.parametrize(("by_target", "most"), [(False, 1.1), (True, 0.05)])

@@ -141,6 +141,19 @@ def test_a_forecast_shows_where_it_looked_on_the_clock_of_the_data(fitted):
     np.testing.assert_allclose(forecasts, [end + 1, end + 3])
 
 
+def test_times_of_one_stretch_share_the_curve_of_its_question():
+    df = pd.DataFrame({"ds": np.arange(80.0), "y": np.sin(np.arange(80.0))})
+    model = ContinuousTransformer.small(query_patch=4)
+    forecaster = Forecaster(horizon=8.0, model=model, training=Training(max_steps=2), verbose=False).fit(df)
+    end = df["ds"].iloc[-1]
+    _, bottom = plot_attention(forecaster, df, [end + 1, end + 4, end + 5.5]).axes
+    first, same, other = [
+        line.get_ydata() for line in bottom.get_lines() if line.get_label().startswith("for ")
+    ]
+    np.testing.assert_array_equal(first, same)
+    assert np.abs(first - other).max() > 1e-6
+
+
 def test_dates_are_placed_in_days():
     times = np.cumsum(np.random.default_rng(0).exponential(size=80))
     df = pd.DataFrame({"ds": times, "y": np.sin(times)})

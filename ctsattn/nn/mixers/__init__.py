@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctsattn.nn.mixers.base import AttentionMixer, Mixer, MixerConfig
+from ctsattn.nn.mixers.base import SINKS, AttentionMixer, Mixer, MixerConfig
 from ctsattn.nn.mixers.continuous import Continuous, ContinuousUnit
 from ctsattn.nn.mixers.delta import EFLA, DeltaNet
 from ctsattn.nn.mixers.first_order import FirstOrder
@@ -26,4 +26,4 @@ MIXERS: dict[str, type[Mixer]] = {
     "s4d_foh": S4DFirstOrder,
 }
 
-__all__ = ["MIXERS", "AttentionMixer", "Mixer", "MixerConfig"]
+__all__ = ["MIXERS", "SINKS", "AttentionMixer", "Mixer", "MixerConfig"]

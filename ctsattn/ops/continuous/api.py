@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from torch import Tensor
 
+from ctsattn._checks import may_carry_tangents
 from ctsattn.ops.continuous import plans
 from ctsattn.ops.continuous.reference import piece_weights
-from ctsattn.ops.continuous.request import Interval, Tail, autocast, check_choice, checked_request
+from ctsattn.ops.continuous.request import Interval, Request, Tail, autocast, check_choice, checked_request
 from ctsattn.ops.continuous.sink import Sink
 from ctsattn.ops.continuous.solve import Core, Rule, attend
 
@@ -91,9 +92,9 @@ def continuous_attention(
         dropout_p: Probability of dropping a weight, applied whenever it is positive, after normalising. It
             needs all weights in memory, so only "reference" has it.
         enable_gqa: Whether several query heads may share a key head.
-        backend: None takes the fastest that can run: "triton" on CUDA, else "cpu", else "reference". A named
-            one runs or raises. "first_order" is an approximation, exact to first order in the differences of
-            scores.
+        backend: None takes the fastest that can run: "triton" on CUDA, else "cpu", else "reference", which
+            alone passes on tangents of forward-mode differentiation. A named one runs or raises.
+            "first_order" is an approximation, exact to first order in the differences of scores.
 
     Returns:
         `[batch, heads, queries, value_dim]` in the dtype of `q`.
@@ -148,28 +149,49 @@ def attend_from(
     q, k, v = autocast(q, k, v)
     request = checked_request(q, k, v, times, dropout_p=dropout_p, **options)
     check_choice("backend", backend, (None, *BACKENDS))
-    core = choose_backend(backend, q, k, v, dropout_p)
+    others = (request.times, request.query_times, *(request.sink or ()))
+    core = choose_backend(backend, q, k, v, dropout_p, others)
     request = request._replace(query_start=query_start) if query_start else request
-    plan = getattr(core, "plan", None)  # a backend's own way through, which may decline
-    if plan is not None:
-        asked = options.get("is_causal", False), options.get("scale"), options.get("enable_gqa", False)
-        out = plans.answer_by(plan(q, k, v, request), q, k, v, times, request, *asked, backend)
-        if out is not None:
-            return out
+    asked = options.get("is_causal", False), options.get("scale"), options.get("enable_gqa", False), backend
+    out = _by_own_way(core, q, k, v, times, request, asked)
+    if out is not None:
+        return out
     return attend(q, k, v, request, Rule(core, piece_weights, getattr(core, "answer", None)))
 
 
-def choose_backend(backend: str | None, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0) -> Core:
+def _by_own_way(
+    core: Core, q: Tensor, k: Tensor, v: Tensor, times: Tensor | None, request: Request, asked: tuple
+) -> Tensor | None:
+    """Outputs by a backend's own way through, if it has one and does not decline."""
+    if hasattr(core, "direct"):
+        return core.direct(q, k, v, request)  # pyright: ignore[reportFunctionMemberAccess]
+    if hasattr(core, "plan"):  # a way that is kept for other calls
+        way = core.plan(q, k, v, request)  # pyright: ignore[reportFunctionMemberAccess]
+        return plans.answer_by(way, q, k, v, times, request, *asked)
+    return None
+
+
+def choose_backend(
+    backend: str | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    others: Iterable[object] = (),
+) -> Core:
     """The core that runs: of the backend that is named, or of the fastest that can.
+
+    `others` are further arguments that may carry a tangent.
 
     Raises:
         ValueError: The named backend cannot run; the message says why.
     """
     fastest_first = ("triton", "reference") if q.is_cuda else ("cpu", "reference")
+    needs_reference = _needs_reference(dropout_p, q, k, v, *others)
     reason = None
     for name in fastest_first if backend is None else (backend,):
-        if dropout_p > 0 and name != "reference":
-            reason = 'dropout on weights needs all weights in memory, which only `backend="reference"` has'
+        if needs_reference and name != "reference":
+            reason = needs_reference
             continue
         try:
             core, why_not = _load(name)
@@ -182,6 +204,15 @@ def choose_backend(backend: str | None, q: Tensor, k: Tensor, v: Tensor, dropout
     raise ValueError(
         f"`backend={backend!r}` cannot run here: {reason}. Leave `backend` out to take one that can."
     )
+
+
+def _needs_reference(dropout_p: float, *given: object) -> str | None:
+    """Why no other backend than the reference can run, or None."""
+    if dropout_p > 0:
+        return 'dropout on weights needs all weights in memory, which only `backend="reference"` has'
+    if may_carry_tangents(*given):
+        return 'tangents of forward-mode differentiation pass through `backend="reference"` alone'
+    return None
 
 
 def _load(name: str) -> tuple[Core, Callable[[Tensor, Tensor, Tensor], str | None]]:

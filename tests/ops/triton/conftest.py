@@ -97,14 +97,18 @@ def solve(
     dtype: torch.dtype,
     device: str = "cpu",
     around: float | None = None,
+    by_gaps: bool = True,
 ) -> dict[str, Tensor]:
-    """Results of a core and the gradients of the loss, in float64 on the CPU; `around`: see `inside`."""
+    """Results of a core and the gradients of the loss, in float64 on the CPU.
+
+    `around`: see `inside`. `by_gaps`: whether the gradient by the gaps is asked for.
+    """
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     tensors = [x.detach().clone().to(device, dtype) for x in case[:3]]
     if around is not None:
         tensors = [inside(x, around) for x in tensors]
     q, k, v = (x.requires_grad_() for x in tensors)
-    gaps = case.gaps.detach().clone().to(device, wide).requires_grad_()
+    gaps = case.gaps.detach().clone().to(device, wide).requires_grad_(by_gaps)
     scale = case.q.shape[-1] ** -0.5
     out, lse = core(q, k, v, gaps, case.first.to(device), case.last.to(device), scale, **case.hints)
     finite = torch.where(lse == -torch.inf, 0.0, lse)
@@ -116,8 +120,7 @@ def solve(
         "dq": q.grad,
         "dk": k.grad,
         "dv": v.grad,
-        "dgaps": gaps.grad,
-    }
+    } | ({"dgaps": gaps.grad} if by_gaps else {})
     return {name: x.double().cpu() for name, x in results.items()}
 
 

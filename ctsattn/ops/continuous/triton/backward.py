@@ -16,9 +16,10 @@ import triton.language as tl
 from ctsattn.ops.continuous.triton.clock import CHUNK
 from ctsattn.ops.continuous.triton.columns import RUNS, is_last_run, tile_offsets
 from ctsattn.ops.continuous.triton.gradients import open_tile_gradients, tile_gradients
-from ctsattn.ops.continuous.triton.primitives import LOG2E
+from ctsattn.ops.continuous.triton.primitives import LOG2E, times_power_of_two
 from ctsattn.ops.continuous.triton.views import (
     HIDDEN,
+    any_flat,
     block_limits,
     gaps_of_rows,
     hide,
@@ -34,9 +35,9 @@ from ctsattn.ops.continuous.triton.views import (
 def attention_bwd_prepare_kernel(
     out_ptr, grad_out_ptr, lse_ptr, grad_lse_ptr, first_ptr, last_ptr, delta_ptr, lse2_ptr, limits_ptr,
     stride_gb, stride_gh, stride_gn, heads, num_queries, num_knots, value_dim, offset, BM: tl.constexpr, DV:
-    tl.constexpr, SIGHT: tl.constexpr, WITH_LSE: tl.constexpr,
+    tl.constexpr, SIGHT: tl.constexpr, WITH_LSE: tl.constexpr, LIMITS: tl.constexpr,
 ):  # fmt: skip
-    """`D = dO·O - dlse`, the log-sum-exp in base 2, and the extreme limits of a block of queries.
+    """`D = dO·O - dlse`, the log-sum-exp in base 2, and if `LIMITS` the extreme limits of a block of queries.
 
     Limits `[batch, 4, blocks]`: smallest and largest first knot, smallest and largest last knot.
     """
@@ -63,7 +64,7 @@ def attention_bwd_prepare_kernel(
     lse = tl.load(lse_ptr + at, mask=inside, other=0.0)
     tl.store(delta_ptr + at, delta, mask=inside)
     tl.store(lse2_ptr + at, tl.where(lse == float("-inf"), 1.0e30, lse * LOG2E), mask=inside)
-    if h == 0:
+    if LIMITS and h == 0:
         first, last, flat = read_limits(
             first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT
         )
@@ -81,12 +82,14 @@ def query_gradients_tile(
     last, flat, num_knots, head_dim, value_dim, scale, BM: tl.constexpr, BN: tl.constexpr, PIECES:
     tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, MASK:
     tl.constexpr, FILL: tl.constexpr, SIMPLE: tl.constexpr, SCALED: tl.constexpr, TERMS: tl.constexpr, RADIUS:
-    tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, CLAMP: tl.constexpr,
+    tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, CLAMP: tl.constexpr, LAST: tl.constexpr =
+    False,
 ):  # fmt: skip
     """Add what one tile of pieces gives to the gradients of a block of queries.
 
     `PIECES`: as many as columns, then each gradient belongs to the knot after its column, and the keys are
-    loaded twice; or fewer by `RUNS`, then runs share their end knots. The former suits short rows.
+    loaded twice; or fewer by `RUNS`, then runs share their end knots. The former suits short rows. `LAST`:
+    even if not `MASK`, the knot after the tile may not exist.
     """
     local = tile_offsets(BN, PIECES)
     k = load_rows(k_ptr, stride_k, local, head_dim, n0, num_knots, MASK, EVEN, D)
@@ -106,7 +109,7 @@ def query_gradients_tile(
         a, s_next, g_next, a_next = open_tile_gradients(
             s, g, gap, lse, s_next, g_next, a_next, BM, BN, TERMS, RADIUS, FAST, MASK or CLAMP
         )
-        k = load_rows(k_ptr, stride_k, local, head_dim, n0, num_knots, MASK, EVEN, D, True)
+        k = load_rows(k_ptr, stride_k, local, head_dim, n0, num_knots, MASK or LAST, EVEN, D, True)
     else:
         _w, a, _t = tile_gradients(s, g, gap, lse, BM, BN, TERMS, RADIUS, FAST, False, MASK or CLAMP)
     return tl.dot(a.to(k.dtype), k, dq, input_precision=PRECISION), s_next, g_next, a_next
@@ -148,9 +151,11 @@ def attention_bwd_queries_kernel(
     tl.constexpr, BN: tl.constexpr, PIECES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, EVEN:
     tl.constexpr, EVEN_V: tl.constexpr, DENSE: tl.constexpr, FILL: tl.constexpr, SIGHT: tl.constexpr, SIMPLE:
     tl.constexpr, SCALED: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one block of queries of one head; `PIECES`: see `query_gradients_tile`."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     if DENSE:
         stride_qn = D
         stride_kn = D
@@ -179,20 +184,26 @@ def attention_bwd_queries_kernel(
     grad_at = grad_out_ptr + b * stride_gb + h * stride_gh
     grad_out = load_rows(grad_at, stride_gn, here, value_dim, m0, num_queries, True, EVEN_V, DV)
     if SCALED:
-        q = (q * (0.5 * scale if TERMS == 0 else scale)).to(q.dtype)
-    low, first_max, last_min, high, some_flat = block_limits(
-        first_ptr, first, last, flat, b, inside, m0, num_queries, num_knots, offset, BM, SIGHT
+        q = times_power_of_two(q, 0.5 * scale if TERMS == 0 else scale, FAST)
+    low, first_max, last_min, high = block_limits(
+        first, last, inside, m0, num_queries, num_knots, offset, BM, SIGHT
     )
+    some_flat = any_flat(first_ptr, flat, b, last_min, high, SIGHT)
     # Sought even where known to be 0: if the compiler knows where tiles begin, it counts up a pointer for
     # each load of the loop (917 instead of 884 instructions).
     low = tl.min(tl.where(inside, first, num_knots), 0)
     if SIGHT != 0:
         chunks = tl.cdiv(num_knots, CHUNK)
         some_flat |= not every_knot_has_weight(last_ptr + b * chunks, chunks, 128)
+    FULL: tl.constexpr = SIGHT == 2 and TERMS == 0 and PIECES == BN
+    if FULL:  # a last piece of length 0 makes the last tile of a row whole
+        last_min += 1
     whole_low, whole_high = whole_tiles(low, first_max, tl.where(some_flat, -1, last_min), PIECES)
 
     dq = tl.zeros((BM, D), tl.float32)
     s_next = tl.full((BM, RUNS), 0.0 if TERMS == 0 else HIDDEN, tl.float32)
+    if FULL:  # the score of the knot after the last counts for nothing, but must have an exponential
+        s_next += tl.where(lse < 1.0e29, lse * (0.5 / LOG2E), 0.0)[:, None]
     g_next = tl.zeros((BM, RUNS), tl.float32)
     a_next = tl.zeros((BM, RUNS), tl.float32)
     dq, s_next, g_next, a_next = masked_query_gradients(
@@ -205,7 +216,7 @@ def attention_bwd_queries_kernel(
             dq, s_next, g_next, a_next, q, grad_out, lse, delta, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn,
             whole_high - (i + 1) * PIECES, first, last, flat, num_knots, head_dim, value_dim, scale, BM, BN,
             PIECES, D, DV, EVEN, EVEN_V, False, FILL, SIMPLE, SCALED, TERMS, RADIUS, FAST, PRECISION, SIGHT ==
-            0,
+            0, FULL,
         )  # fmt: skip
     if not SIMPLE:
         dq, s_next, g_next, a_next = masked_query_gradients(

@@ -110,6 +110,17 @@ def first_of_runs(x, M: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
+def last_of_runs(x, M: tl.constexpr, N: tl.constexpr):
+    """Last knot of each run, [M, RUNS], of a tile or its right part [M, N]."""
+    _even, x = split_pairs(x, M, N)
+    if N >= 64:
+        _left, x = split_in_two(x, M, N // 2)
+    _left, x = split_in_two(x, M, 16)
+    _left, x = split_in_two(x, M, 8)
+    return x
+
+
+@triton.jit
 def over_runs(x, M: tl.constexpr):
     """[M] as [M, RUNS] in the layout that the parts of [M, BN] have."""
     same, _same = split_pairs(tl.broadcast_to(x[:, None], (M, 2 * RUNS)), M, 2 * RUNS)
@@ -147,3 +158,32 @@ def turn(x, after, M: tl.constexpr, FAST: tl.constexpr):
         run = tl.broadcast_to(((tl.arange(0, RUNS) + 1) % RUNS)[None, :], (M, RUNS))
         turned = tl.gather(x, run, 1)
         return turned, tl.where(is_last_run(M), after, turned)
+
+
+@triton.jit
+def turn_back(x, before, M: tl.constexpr, FAST: tl.constexpr):
+    """Columns of [M, RUNS] moved one to the right, with `before` in the first; see `turn`."""
+    if FAST == 2:
+        return tl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 lane, from;
+            .reg .pred first;
+            mov.u32 lane, %laneid;
+            add.u32 from, lane, 3;
+            shfl.sync.idx.b32 $0, $1, from, 0x1c1f, 0xffffffff;
+            and.b32 from, lane, 3;
+            setp.eq.u32 first, from, 0;
+            selp.b32 $0, $2, $0, first;
+            }
+            """,
+            "=&f,f,f",
+            [x, before],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        run = tl.broadcast_to(((tl.arange(0, RUNS) + RUNS - 1) % RUNS)[None, :], (M, RUNS))
+        is_first = tl.broadcast_to((tl.arange(0, RUNS) == 0)[None, :], (M, RUNS))
+        return tl.where(is_first, before, tl.gather(x, run, 1))

@@ -62,13 +62,23 @@ def store_knots(
         tl.store(edge + edge_size + 0 * c[None, :], grad, mask=(col < width) & (c == BN - 1)[None, :])
 
 
-@triton.jit(do_not_specialize=["num_knots"])
+@triton.jit
+def store_closed(grad, ptr, width, n0, num_knots, BN: tl.constexpr, W: tl.constexpr):
+    """Write gradients [W, BN] of a tile of knots that no other tile has."""
+    knot = n0 + tile_offsets(BN, BN)
+    col = tl.arange(0, W)[:, None]
+    ok = (col < width) & (knot[None, :] < num_knots)
+    tl.store(ptr + knot.to(tl.int64)[None, :] * width + col, grad.to(ptr.dtype.element_ty), mask=ok)
+
+
+@triton.jit(do_not_specialize=["tiles", "num_knots"])
 def attention_bwd_edges_kernel(
-    dk_ptr, dv_ptr, k_edge_ptr, v_edge_ptr, batches, num_knots, head_dim, value_dim, BN: tl.constexpr, D:
-    tl.constexpr, DV: tl.constexpr,
+    dk_ptr, dv_ptr, k_edge_ptr, v_edge_ptr, tiles, num_knots, head_dim, value_dim, BN: tl.constexpr, D:
+    tl.constexpr, DV: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Add what the tile before gives to the first knot of each tile."""
-    tiles = tl.num_programs(0) // batches
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     tile = tl.program_id(0) % tiles
     at = tl.program_id(0).to(tl.int64)
     row = at // tiles * num_knots + tile * (BN - RUNS)

@@ -24,9 +24,15 @@ from ctsattn.ops.continuous.triton.columns import (
     tile_offsets,
     turn,
 )
-from ctsattn.ops.continuous.triton.primitives import exponent_scale, piece_weights, reciprocal
+from ctsattn.ops.continuous.triton.primitives import (
+    exponent_scale,
+    piece_weights,
+    reciprocal,
+    times_power_of_two,
+)
 from ctsattn.ops.continuous.triton.views import (
     HIDDEN,
+    any_flat,
     block_limits,
     gaps_of_rows,
     hide,
@@ -127,7 +133,7 @@ def load_tile(
     k_ptr, v_ptr, stride_k, stride_v, n0, num_knots, head_dim, value_dim, BN: tl.constexpr, D: tl.constexpr,
     DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
-    """Keys of a tile, and values of the knots after them."""
+    """Keys of a tile, and values of the knots after them; `MASK` as in `load_rows`."""
     local = tile_offsets(BN, BN)
     k = load_rows(k_ptr, stride_k, local, head_dim, n0, num_knots, MASK, EVEN, D)
     v = load_rows(v_ptr, stride_v, local, value_dim, n0, num_knots, MASK, EVEN_V, DV, True)
@@ -139,11 +145,11 @@ def forward_tile(
     acc, total, m, s_next, w_next, q, k, v, gap_ptr, n0, first, last, flat, num_knots, scale, BM:
     tl.constexpr, BN: tl.constexpr, START: tl.constexpr, MASK: tl.constexpr, FILL: tl.constexpr, SIMPLE:
     tl.constexpr, SCALED: tl.constexpr, NORMALISE: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr,
-    FAST: tl.constexpr, PRECISION: tl.constexpr,
+    FAST: tl.constexpr, PRECISION: tl.constexpr, WHOLE: tl.constexpr = False,
 ):  # fmt: skip
     """Add one tile of pieces to the accumulators; the running maximum moves only if `MASK`.
 
-    `START`: nothing has been added yet.
+    `START`: nothing has been added yet. `WHOLE`: nothing has to be hidden even if `MASK`.
     """
     gap, end = load_gaps(gap_ptr, n0, num_knots, BN, BN)
     gap, end = gaps_of_rows(gap, end, flat, BM, BN, BN, FILL)
@@ -151,7 +157,8 @@ def forward_tile(
     if not SCALED:
         s = s * scale
     if MASK:
-        s = hide(s, n0, first, last, end, BN, BN, SIMPLE)
+        if not WHOLE:
+            s = hide(s, n0, first, last, end, BN, BN, SIMPLE)
         peak = tl.maximum(m, tl.max(s, 1) * exponent_scale(TERMS))
         if not START:
             shrink = tl.exp2(m - peak)
@@ -205,13 +212,17 @@ def attention_fwd_kernel(
     tl.constexpr, DV: tl.constexpr, EVEN: tl.constexpr, EVEN_V: tl.constexpr, DENSE: tl.constexpr, SIGHT:
     tl.constexpr, SIMPLE: tl.constexpr, FILL: tl.constexpr, SCALED: tl.constexpr, NORMALISE: tl.constexpr,
     TERMS: tl.constexpr, RADIUS: tl.constexpr, FAST: tl.constexpr, PRECISION: tl.constexpr, PEEL:
-    tl.constexpr,
+    tl.constexpr, EXACT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Outputs [num_queries, value_dim] and log-sum-exps of one block of queries of one head.
 
     `FILL`: a query with nothing to integrate gets what `answer` says. `PEEL`: the first tile, which most
-    often is the only masked one, has code of its own.
+    often is the only masked one, has code of its own. `EXACT`: blocks and tiles are full. `EARLY`: the
+    program may begin before gaps and `first` are written.
     """
+    FULL: tl.constexpr = PEEL and SIGHT == 2  # then the first tile is whole, with a last piece of length 0
+    if EARLY:  # at once: a wait between loads would keep the later ones back
+        tl.extra.cuda.gdc_wait()
     if DENSE:  # known when compiled, strides cost neither registers nor additions
         stride_qn = D
         stride_kn = D
@@ -227,15 +238,26 @@ def attention_fwd_kernel(
     # [BM]
     here = tl.arange(0, BM)
     row = block * BM + here
-    inside = row < num_queries
-    first, last, flat = read_limits(
-        first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT
+    inside = row >= 0 if EXACT else row < num_queries
+    if SIGHT == 0:
+        first, last, flat = read_limits(
+            first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT
+        )
+    else:
+        first = row
+        last = row
+    low, first_max, last_min, high = block_limits(
+        first, last, inside, block * BM, num_queries, num_knots, offset, BM, SIGHT
     )
-    low, first_max, last_min, high, some_flat = block_limits(
-        first_ptr, first, last, flat, b, inside, block * BM, num_queries, num_knots, offset, BM, SIGHT
-    )
-    whole_low, whole_high = whole_tiles(low, first_max, last_min, BN)
-    masked = tl.cdiv(high + 1 - whole_high, BN)
+    if FULL:
+        whole_low = low
+        whole_high = (num_knots - 1) // BN * BN
+        masked = low
+    else:
+        whole_low, whole_high = whole_tiles(low, first_max, last_min, BN)
+        masked = tl.cdiv(high + 1 - whole_high, BN)
+        if PEEL:
+            masked = tl.maximum(masked, 1) - 1
 
     acc = tl.zeros((BM, DV), tl.float32)
     total = tl.zeros((BM,), tl.float32)
@@ -243,26 +265,31 @@ def attention_fwd_kernel(
     s_next = tl.full((BM, RUNS), HIDDEN, tl.float32)
     w_next = tl.zeros((BM, RUNS), tl.float32)
     if PEEL:
-        masked = tl.maximum(masked, 1) - 1
         n0 = whole_high + masked * BN
         k, v = load_tile(
             k_ptr, v_ptr, stride_kn, stride_vn, n0, num_knots, head_dim, value_dim, BN, D, DV, EVEN,
-            EVEN_V, True,
+            EVEN_V, 2 if FULL else 1,
         )  # fmt: skip
     q_ptr += b * stride_qb + h * stride_qh
-    q = load_rows(q_ptr, stride_qn, here, head_dim, block * BM, num_queries, True, EVEN, D)
+    q = load_rows(q_ptr, stride_qn, here, head_dim, block * BM, num_queries, not EXACT, EVEN, D)
     if SCALED:
-        q = (q * scale).to(q.dtype)
+        q = times_power_of_two(q, scale, FAST)
+    if SIGHT != 0:
+        first, last, flat = read_limits(
+            first_ptr, last_ptr, b, row, inside, num_queries, num_knots, offset, SIGHT
+        )
+    some_flat = any_flat(first_ptr, flat, b, last_min, high, SIGHT)
     if PEEL:
         acc, total, m, s_next, w_next = forward_tile(
             acc, total, m, s_next, w_next, q, k, v, gap_ptr, n0, first, last, flat, num_knots, scale, BM, BN,
-            True, True, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION,
+            True, True, False, SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION, FULL,
         )  # fmt: skip
-    acc, total, m, s_next, w_next = masked_tiles(
-        acc, total, m, s_next, w_next, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, whole_high, masked,
-        first, last, flat, num_knots, head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False, SIMPLE,
-        SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION, PEEL,
-    )  # fmt: skip
+    if not FULL:
+        acc, total, m, s_next, w_next = masked_tiles(
+            acc, total, m, s_next, w_next, q, k_ptr, v_ptr, gap_ptr, stride_kn, stride_vn, whole_high, masked,
+            first, last, flat, num_knots, head_dim, value_dim, scale, BM, BN, D, DV, EVEN, EVEN_V, False,
+            SIMPLE, SCALED, NORMALISE, TERMS, RADIUS, FAST, PRECISION, PEEL,
+        )  # fmt: skip
     for i in tl.range(0, (whole_high - whole_low) // BN):
         n0 = whole_high - (i + 1) * BN
         k, v = load_tile(
@@ -283,7 +310,10 @@ def attention_fwd_kernel(
     exists = tl.where(low < num_knots, value_dim, 0)
     value_low = tl.load(v_ptr + low.to(tl.int64) * stride_vn + col, mask=col < exists, other=0.0)
     begun = tl.sum(tl.where(is_last_run(BM), w_next, 0.0), 1)
-    again = tl.max(tl.where(total + begun < limit, 0, 1), 0)  # too large, or NaN
+    fits = total + begun < limit  # not if it is NaN
+    if FULL:  # too small, if the largest score so far belongs to a knot without weight
+        fits = fits & ((total + begun) * limit > 1.0)
+    again = tl.max(tl.where(fits, 0, 1), 0)
     if FILL:
         again |= some_flat.to(tl.int32)
     if again > 0:
@@ -310,5 +340,6 @@ def attention_fwd_kernel(
             acc = tl.where(only[:, None], value.to(tl.float32), acc)
     out_at = out_ptr + (bh * num_queries + row)[:, None] * value_dim + col[None, :]
     tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (col[None, :] < value_dim))
-    lse = tl.where(some, m / exponent_scale(TERMS) + tl.log(tl.where(some, total, 1.0)), float("-inf"))
+    lse = m * (1.0 / exponent_scale(TERMS)) + tl.log(tl.where(some, total, 1.0))
+    lse = tl.where(some, lse, float("-inf"))
     tl.store(lse_ptr + bh * num_queries + row, lse, mask=inside)

@@ -10,9 +10,11 @@ from ctsattn.ops.continuous.triton.columns import (
     join_four,
     join_pairs,
     join_two,
+    last_of_runs,
     split_in_eight,
     split_in_two,
     turn,
+    turn_back,
 )
 from ctsattn.ops.continuous.triton.primitives import LOG2E, piece_gradients
 
@@ -192,3 +194,36 @@ def open_tile_gradients(
         a17 = join_pairs(odd17, join_four(a18, a20, a22, a24 + begun24, M, 16), M, 32)
         a25 = join_pairs(odd25, join_four(a26, a28, a30, a32 + begun32, M, 16), M, 32)
         return join_four(a1, a9, a17, a25, M, 128), s_next, g_next, a_next
+
+
+@triton.jit
+def closed_tile_gradients(
+    s, g, gap, gap_before, lse, s_rim, g_rim, M: tl.constexpr, TERMS: tl.constexpr, RADIUS: tl.constexpr,
+    FAST: tl.constexpr, CLAMP: tl.constexpr,
+):  # fmt: skip
+    """Weights, and gradients of scores, [M, 64] of a tile's knots, from all pieces that end at one of them.
+
+    `gap_before` [M, RUNS]: gaps before the first knots of runs. `s_rim`, `g_rim` [M, RUNS]: score and `g` of
+    the knot before the tile in the first column, of the knot after it in the last.
+    """
+    none = tl.zeros((M, RUNS), tl.float32)
+    s_low, s_high = split_in_two(s, M, 64)
+    g_low, g_high = split_in_two(g, M, 64)
+    p_low, p_high = split_in_two(gap, M, 64)
+    _s, s_end = turn(first_of_runs(s_low, M, 32), s_rim, M, FAST)
+    _g, g_end = turn(first_of_runs(g_low, M, 32), g_rim, M, FAST)
+    s_before = turn_back(last_of_runs(s_high, M, 32), s_rim, M, FAST)
+    g_before = turn_back(last_of_runs(g_high, M, 32), g_rim, M, FAST)
+    e = exponential(s_end, lse, TERMS, CLAMP)
+    w, w10, w12, w14, w_high, _w, _a, a10, a12, a14, a_high, _a, s, g, e, h, _t = eight_gradient_steps(
+        s_high, g_high, p_high, lse, s_end, g_end, e, none, none, M, False, TERMS, RADIUS, FAST, False, CLAMP
+    )
+    w, w2, w4, w6, w_low, w8, _a, a2, a4, a6, a_low, a8, s, g, e, h, _t = eight_gradient_steps(
+        s_low, g_low, p_low, lse, s, g, e, w, h, M, False, TERMS, RADIUS, FAST, False, CLAMP
+    )
+    w0, a0, _e, _w, _h, _t = gradient_step(
+        s_before, g_before, gap_before, lse, s, g, e, w, h, TERMS, RADIUS, FAST, False, CLAMP
+    )
+    w = join_two(join_eight(w0, w2, w4, w6, w_low, M), join_eight(w8, w10, w12, w14, w_high, M), M, 64)
+    a = join_two(join_eight(a0, a2, a4, a6, a_low, M), join_eight(a8, a10, a12, a14, a_high, M), M, 64)
+    return w, a

@@ -104,6 +104,10 @@ CAREFUL = {
     ("queries", 128): Tile(16, 64, 4, 1),
     ("queries", 256): Tile(16, 64, 4, 1),
 }
+# Most knots of a row for which, at widths up to 64, tiles do not overlap in the queries kernel, and by
+# `Sight.kind` in the knots kernel; measured on an H200.
+SHORT = 1024
+CLOSED = {0: 512, 1: 512, 2: 256}
 # What a caller measured himself: (kernel, width, dtype) -> tile.
 TUNED: dict[tuple[str, int, torch.dtype], Tile] = {}
 
@@ -155,6 +159,13 @@ def _shared_arguments(
         "FAST": _fast(q, tf32),
         "PRECISION": "tf32" if tf32 else "ieee",
     }
+
+
+def _early(possible: bool, q: Tensor) -> dict[str, bool]:
+    """Whether a kernel may begin before the one before it ends, and what tells the compiler so."""
+    early = possible and not interpreted() and not torch.version.hip
+    early = early and torch.cuda.get_device_capability(q.device)[0] >= 9
+    return {"EARLY": early} | ({"launch_pdl": True} if early else {})
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:
@@ -213,11 +224,13 @@ def launch_forward(
     lse = torch.empty((batch, heads, queries), dtype=torch.float32, device=q.device)
     kind = KINDS[q.dtype]
     tile = choose_tile("forward", q, v)
+    exact = sight.kind != 0 and queries % tile.queries == 0 and knots % tile.columns == 0
     attention_fwd_kernel[(triton.cdiv(queries, tile.queries) * batch * heads,)](
         q, k, v, gaps, sight.first, sight.last, out, lse, *_strides(q, k, v), heads, heads // k.shape[1],
         queries, knots, head_dim, value_dim, scale, sight.offset, kind.limit, BM=tile.queries,
         BN=tile.columns, NORMALISE=kind.normalise, PEEL=kind.terms == 0 and head_dim + value_dim <= 256,
-        **_shared_arguments(sight, scale, q, k, v), **tile.options,
+        EXACT=exact, **_shared_arguments(sight, scale, q, k, v), **tile.options,
+        **_early(sight.kind != 0, q),
     )  # fmt: skip
     return out, lse
 
@@ -241,7 +254,10 @@ def launch_backward(
     shared = _shared_arguments(sight, scale, q, k, v, grad_out)
     strides = _strides(q, k, v, grad_out)
     tile = choose_tile("knots", q, v)
-    blocks, tiles = triton.cdiv(queries, tile.queries), triton.cdiv(knots, tile.columns - RUNS)
+    narrow = head_dim + value_dim <= 128
+    closed = narrow and knots <= CLOSED[sight.kind] and tile.columns == 64 and not with_gaps
+    step = tile.columns - (0 if closed else RUNS)
+    blocks, tiles = triton.cdiv(queries, tile.queries), triton.cdiv(knots, step)
     single = tiles == 1
     delta, lse2 = torch.empty_like(lse), torch.empty_like(lse)
     limits = torch.empty((batch, 4, blocks), dtype=torch.int32, device=q.device)
@@ -249,31 +265,32 @@ def launch_backward(
         out, grad_out, lse, lse if grad_lse is None else grad_lse, sight.first, sight.last, delta, lse2,
         limits, *strides[-3:], heads, queries, knots, value_dim, sight.offset, BM=tile.queries,
         DV=shared["DV"], SIGHT=sight.kind, WITH_LSE=grad_lse is not None,
+        LIMITS=sight.kind == 0 or not closed,
     )  # fmt: skip
+    early = _early(True, q)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     dgaps = torch.empty((batch, kv_heads, knots if with_gaps else 0), dtype=torch.float32, device=q.device)
+    parts = 0 if single or closed else batch * kv_heads * tiles
     edges = [
-        torch.empty(
-            (2, batch * kv_heads * (0 if single else tiles), size), dtype=torch.float32, device=q.device
-        )
-        for size in (head_dim, value_dim)
+        torch.empty((2, parts, size), dtype=torch.float32, device=q.device) for size in (head_dim, value_dim)
     ]
     attention_bwd_knots_kernel[(tiles * batch * kv_heads,)](
         q, k, v, gaps, sight.first, sight.last, limits, grad_out, lse2, delta, dq, dk, dv, dgaps,
-        *edges, *strides, batch * kv_heads, kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim,
-        scale, sight.offset, BM=tile.queries, BN=tile.columns, GAPS=with_gaps, SINGLE=single, **shared,
-        **tile.options,
+        *edges, *strides, tiles, kv_heads, heads // kv_heads, queries, knots, head_dim, value_dim,
+        scale, sight.offset, BM=tile.queries, BN=tile.columns, GAPS=with_gaps, SINGLE=single, STEP=step,
+        **shared, **tile.options, **early,
     )  # fmt: skip
-    if not single:
+    if not (single or closed):
         attention_bwd_edges_kernel[(tiles * batch * kv_heads,)](
-            dk, dv, *edges, batch * kv_heads, knots, head_dim, value_dim, BN=tile.columns, D=shared["D"],
-            DV=shared["DV"], num_warps=1,
+            dk, dv, *edges, tiles, knots, head_dim, value_dim, BN=tile.columns, D=shared["D"],
+            DV=shared["DV"], num_warps=1, **early,
         )  # fmt: skip
+    if not single:
         tile = choose_tile("queries", q, v)
-        short = knots <= 1024 and head_dim + value_dim <= 128  # measured on an H200
+        shared_ends = RUNS if knots > SHORT or not narrow else 0
         attention_bwd_queries_kernel[(triton.cdiv(queries, tile.queries) * batch * heads,)](
             q, k, v, gaps, sight.first, sight.last, grad_out, lse2, delta, dq, *strides, heads, heads //
             kv_heads, queries, knots, head_dim, value_dim, scale, sight.offset, BM=tile.queries,
-            BN=tile.columns, PIECES=tile.columns - (0 if short else RUNS), **shared, **tile.options,
+            BN=tile.columns, PIECES=tile.columns - shared_ends, **shared, **tile.options, **early,
         )  # fmt: skip
     return dq, dk, dv, dgaps.sum(1)

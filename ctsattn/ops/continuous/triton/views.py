@@ -89,15 +89,22 @@ def load_rows(
     ptr, stride, local, width, n0, num_knots, MASK: tl.constexpr, EVEN: tl.constexpr, W: tl.constexpr, NEXT:
     tl.constexpr = False,
 ):  # fmt: skip
-    """Rows `n0 + local`, or if `NEXT` those after them, of a matrix [num_knots, width], padded to [.., W]."""
+    """Rows `n0 + local`, or if `NEXT` those after them, of a matrix [num_knots, width], padded to [.., W].
+
+    Beyond the last there is 0 if `MASK` is 1, the last again if it is 2; 0 says that all exist.
+    """
     col = tl.arange(0, W)
+    if MASK == 2:
+        if NEXT:
+            local = local + 1
+        local = tl.minimum(local, num_knots - 1 - n0)
     at = ptr + n0.to(tl.int64) * stride + local[:, None] * stride + col[None, :]
-    if NEXT:  # last, so that it can become a part of the instruction
+    if NEXT and MASK != 2:  # last, so that it can become a part of the instruction
         at += stride
         n0 += 1
-    if MASK and EVEN:
+    if MASK == 1 and EVEN:
         return tl.load(at, mask=(n0 + local)[:, None] < num_knots, other=0.0)
-    elif MASK:
+    elif MASK == 1:
         return tl.load(at, mask=((n0 + local)[:, None] < num_knots) & (col[None, :] < width), other=0.0)
     elif EVEN:
         return tl.load(at)
@@ -107,26 +114,33 @@ def load_rows(
 
 @triton.jit
 def block_limits(
-    first_ptr, first, last, flat, b, inside, m0, num_queries, num_knots, offset, BM: tl.constexpr, SIGHT:
-    tl.constexpr,
-):  # fmt: skip
-    """Smallest and largest first knot, smallest and largest last knot of a block; whether any query is flat.
+    first, last, inside, m0, num_queries, num_knots, offset, BM: tl.constexpr, SIGHT: tl.constexpr
+):
+    """Smallest and largest first knot, smallest and largest last knot of a block.
 
     Unless `SIGHT` is 0 they are known without looking at each query, whose reductions cost a short row much.
     """
     if SIGHT == 0:
         low = tl.min(tl.where(inside, first, num_knots), 0)
         last_min = tl.min(tl.where(inside, last, num_knots), 0)
-        return low, tl.max(first, 0), last_min, tl.max(last, 0), tl.max(flat.to(tl.int32), 0) > 0
+        return low, tl.max(first, 0), last_min, tl.max(last, 0)
     else:
         last_min = num_knots - 1
         last_max = num_knots - 1
         if SIGHT == 1:
             last_min = tl.minimum(m0 + offset, last_min)
             last_max = tl.minimum(tl.minimum(m0 + BM, num_queries) - 1 + offset, last_max)
+        return num_knots * 0, num_knots * 0, last_min, last_max
+
+
+@triton.jit
+def any_flat(first_ptr, flat, b, last_min, last_max, SIGHT: tl.constexpr):
+    """Whether any query of a block is flat; see `read_limits`, `block_limits`."""
+    if SIGHT == 0:
+        return tl.max(flat.to(tl.int32), 0) > 0
+    else:
         more = tl.maximum(last_min, 1)  # last knot of the first query that sees a piece
-        some_flat = (more <= last_max) & (more < tl.load(first_ptr + b))
-        return num_knots * 0, num_knots * 0, last_min, last_max, some_flat
+        return (more <= last_max) & (more < tl.load(first_ptr + b))
 
 
 @triton.jit
