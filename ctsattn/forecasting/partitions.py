@@ -56,7 +56,8 @@ class Partitions:
         """Make a folder, or find it as an earlier run left it.
 
         Raises:
-            ValueError: It is named as a file of another kind, or holds something else, or more parts than there will be.
+            ValueError: It is named as a file of another kind, holds something else, or more parts than there
+                will be.
             OSError: It cannot be made.
         """
         path = Path(folder)
