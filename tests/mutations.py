@@ -662,8 +662,8 @@ TABLE = [
     Mutation(
         "options",
         "models/continuous_transformer.py",
-        "patch: Count | Literal",
-        "patch: int | Literal",
+        "    patch: Count | Literal",
+        "    patch: int | Literal",
         "models/test_options.py -k refused_by_name_or_works",
     ),
     Mutation(

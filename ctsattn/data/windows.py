@@ -235,7 +235,8 @@ class TrainingWindows:
             targets = examples(self.store.source.columns.targets)
             raise ValueError(
                 f"There is nothing to train on: no series has an observation of {targets} within the horizon "
-                f"({self._horizon_text()}) after another. Give longer series or horizons."
+                f"({self._horizon_text()}) after another. Give longer series, a longer horizon, or a model "
+                f"that needs no training: model=models.LastValue()."
             )
         odds, begin = self._odds, self._begin
         series = np.searchsorted(odds, rng.random(count), side="right")

@@ -56,10 +56,16 @@ class Partitions:
         """Make a folder, or find it as an earlier run left it.
 
         Raises:
-            ValueError: It holds something else, or more parts than there will be.
+            ValueError: It is named as a file of another kind, holds something else, or more parts than there
+                will be.
             OSError: It cannot be made.
         """
         path = Path(folder)
+        if {".csv", ".tsv", ".txt", ".json", ".xlsx"} & {suffix.lower() for suffix in path.suffixes}:
+            raise ValueError(
+                f"{str(path)!r} names a file, but a forecast is written to a folder of Parquet files. Name a "
+                f"folder, or write the frame yourself: predict(...).to_csv(...)."
+            )
         path.mkdir(parents=True, exist_ok=True)
         names = {f"part-{number:05d}.parquet" for number in range(count)} | {DONE}
         others = sorted(p.name for p in path.iterdir() if not p.name.startswith(".") and p.name not in names)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ctsattn.data.batch import TaskSpec
 from ctsattn.models import anchors
-from ctsattn.models.path import interpolate
+from ctsattn.models.path import interpolate, shared
 
 Anchor = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -98,8 +98,7 @@ class Candidates(nn.Module):
             mask: `[batch, channels, length]`.
             at: `[batch, channels, queries]`.
         """
-        if values.device.type == "cpu" and all(_are_alike(rows) for rows in (times, mask, at)):
-            times, mask, at = times[:1], mask[:1], at[:1]
+        times, mask, at = shared(times, mask, at)
         past = (times, values, mask)
         said = self._read_off(*past, at)
         for name, memory in (("mean", torch.inf), ("recent_mean", self.recent)):
@@ -133,11 +132,6 @@ class Candidates(nn.Module):
             shift = anchors.present_residual(times, residual, mask, self.memory)
             said[self.regressions[-1]] = said[self.regressions[-1]] + shift
         return said
-
-
-def _are_alike(rows: Tensor) -> bool:
-    """Whether all rows of a batch are the same."""
-    return torch.equal(rows, rows[:1].expand_as(rows))
 
 
 class _Season:

@@ -182,6 +182,8 @@ class LearnedKernel(nn.Module):
             rows: What windows say, batch by batch.
         """
         left = KernelRows.joined(rows)
+        if not len(left.clock):  # as in a group that no window belongs to
+            return
         edges = stretches(left.clock)
         gathered = Stretches.gather(left, edges, self._horizon())
         self.weight.copy_(torch.stack([self._over(gathered, nodes) for nodes in self.lookbacks]).mean(dim=0))

@@ -37,7 +37,7 @@ class Linear:
             high the past stood and where it ended. For `scaler` "channel" or "none" alone; worth it where
             targets have a level to which they return: weather, rates, rare events. "shared" learns one
             return for all targets: for few cycles of targets whose units are alike, as with `scaler`
-            "channel".
+            "channel". Neither is for levels that drift away for good.
         fill: What bridges the gaps of the past: "lines", straight between observations, or "kriging", the
             mean of what is unseen given what was seen, under a covariance learned from the training windows.
             Worth it for regular series with holes at random or in bursts that are longer than what changes

@@ -29,6 +29,17 @@ def interpolate(times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tens
     return torch.lerp(x0, x1, share) * mask.any(dim=-1, keepdim=True)
 
 
+def shared(*parts: Tensor) -> tuple[Tensor, ...]:
+    """Each part `[batch, ...]` as it is; or its first row alone, where each part's rows are all the same.
+
+    Only on a CPU: elsewhere the answer would have to be waited for.
+    """
+    if any(part.device.type != "cpu" for part in parts):
+        return parts
+    alike = all(torch.equal(part, part[:1].expand_as(part)) for part in parts)
+    return tuple(part[:1] for part in parts) if alike else parts
+
+
 def widths(times: Tensor, mask: Tensor) -> Tensor:
     """Half of the gaps on both sides of each observation, the trapezoid weights of the path's integral."""
     gaps = times.diff(dim=-1) * mask[..., 1:]
@@ -53,16 +64,19 @@ def resample(times: Tensor, values: Tensor, mask: Tensor, nodes: Tensor) -> tupl
     Returns:
         Values and weights, both `[batch, channels, nodes]`.
     """
+    times, mask = shared(times, mask)
     mean, weight = gathered(times, values, mask, nodes)
     at = nodes.expand(*times.shape[:-1], len(nodes))
     share = weight.clamp(max=1)
-    return mean * share + interpolate(times, values, mask, at) * (1 - share), weight
+    path = mean * share + interpolate(times, values, mask, at) * (1 - share)
+    return path, weight.expand_as(path)
 
 
 def gathered(times: Tensor, values: Tensor, mask: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
     """Weighted mean of the observations about each node, 0 where there is none, and the sum of their weights.
 
-    Arguments and weights as in `resample`; a single node takes what lies within 1 of it.
+    Arguments and weights as in `resample`; a single node takes what lies within 1 of it. One row of times and
+    mask may stand for all.
     """
     count = len(nodes)
     gap = (nodes[-1] - nodes[0]) / (count - 1) if count > 1 else nodes.new_tensor(1.0)
@@ -74,7 +88,8 @@ def gathered(times: Tensor, values: Tensor, mask: Tensor, nodes: Tensor) -> tupl
     outside = (place <= -1) | (place >= count)
     hat = torch.stack([1 - upper_share, upper_share], dim=-1) * (mask & ~outside).unsqueeze(-1)
     index = torch.stack([index, (index + 1).clamp(max=count + 1)], dim=-1).flatten(-2)
-    empty = times.new_zeros(*times.shape[:-1], count + 2)
-    weight = empty.scatter_add(-1, index, hat.flatten(-2))[..., 1:-1]
-    total = empty.scatter_add(-1, index, (hat * values.unsqueeze(-1)).flatten(-2))[..., 1:-1]
+    empty = values.new_zeros(*values.shape[:-1], count + 2)
+    weight = empty[: len(times)].scatter_add(-1, index, hat.flatten(-2))[..., 1:-1]
+    sums = (hat * values.unsqueeze(-1)).flatten(-2)
+    total = empty.scatter_add(-1, index.expand_as(sums), sums)[..., 1:-1]
     return total / torch.where(weight > 0, weight, 1.0), weight

@@ -89,3 +89,10 @@ def test_a_history_in_another_dialect_names_the_target_that_is_missed(df, traine
         model.predict(df=history)
     mended = history.rename(columns={given: trained})
     assert_same_forecast(model.predict(df=mended), model.predict(), atol=0)
+
+
+@pytest.mark.parametrize("name", ["forecast.csv", "forecast.CSV.gz"])
+def test_a_folder_is_not_named_as_a_file(fitted, tmp_path, name):
+    with pytest.raises(ValueError, match="names a file, but a forecast is written to a folder of Parquet"):
+        fitted.predict(h=1, out=tmp_path / name)
+    assert not list(tmp_path.iterdir())

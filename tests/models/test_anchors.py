@@ -68,6 +68,17 @@ def test_resampling_interpolates_a_regular_series_beside_the_nodes():
     torch.testing.assert_close(path[..., 1:-1], expected[..., 1:-1])
 
 
+def test_windows_on_one_grid_are_resampled_as_they_are_beside_others():
+    times, mask = torch.rand(1, 2, 30).cumsum(dim=-1) - 15, torch.arange(30) < 25
+    times, mask, values = times.expand(3, -1, -1), mask.expand(3, 2, -1), torch.randn(3, 2, 30)
+    nodes = torch.arange(-15.0, 1)
+    others = torch.cat([times, times[:1] * 1.1])
+    apart = resample(others, torch.cat([values, values[:1]]), torch.cat([mask, mask[:1]]), nodes)
+    for found, expected in zip(resample(times, values, mask, nodes), apart, strict=True):
+        assert found.shape == (3, 2, 16)
+        torch.testing.assert_close(found, expected[:3])
+
+
 def test_resampling_weighs_what_is_observed_and_averages_bursts():
     nodes = torch.arange(-4.0, 1.0, dtype=F64)
     times = torch.tensor([[[-3.0, -1.0, -1.0, -1.0]]], dtype=F64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -42,6 +43,15 @@ def repeating(period: int, rows: int) -> Tensor:
 def mixed(rows: int) -> Batch:
     """Half of the windows repeat after 4, half after 14; the two kinds take turns."""
     return regular(torch.stack([repeating(4, rows), repeating(14, rows)], dim=1).flatten(0, 1))
+
+
+@pytest.mark.parametrize("kind", [torch.zeros_like, torch.ones_like])
+def test_windows_that_are_all_alike_leave_groups_empty_and_are_answered(kind):
+    network = Linear(groups=3, by_phase=True, by_target=True).build(SPEC)
+    batch = regular(kind(repeating(4, 8)))
+    network.warm_up([batch, batch])
+    said = network.head.quantiles(network(batch), torch.tensor([0.5]))[..., 0]
+    torch.testing.assert_close(said, batch.future_values, rtol=0.0, atol=1e-3)
 
 
 def started(groups: int) -> torch.nn.Module:

@@ -108,6 +108,18 @@ def test_quantile_head_learns_a_skewed_law():
     torch.testing.assert_close(learned, torch.quantile(values, levels), rtol=0.03, atol=0.02)
 
 
+def test_the_loss_of_a_spread_is_twice_the_mean_pinball_loss_of_its_quantiles():
+    head, levels = SquaredErrorHead(), torch.tensor([0.025, *(i / 20 for i in range(1, 20)), 0.975])
+    params = torch.stack([torch.randn(400), 3 * torch.randn(400)], dim=-1).requires_grad_()
+    values = 3 * torch.randn(400)
+    found = head.spread_loss(params, values)
+    expected = 2 * pinball(values, head.quantiles(params, levels), levels).mean(dim=-1)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    slopes = [torch.autograd.grad(loss.sum(), params, retain_graph=True)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-5)
+    assert not slopes[0][:, 0].any() and slopes[0][:, 1].any()
+
+
 def test_squared_error_location_feels_least_squares_alone():
     params = torch.randn(9, 2, dtype=F64, requires_grad=True)
     values = torch.randn(9, dtype=F64)
