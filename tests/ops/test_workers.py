@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+pytest.importorskip("numba")
 from numba import carray
 
 from ctsattn.ops.continuous.cpu import workers
@@ -40,7 +42,7 @@ def kernel() -> Any:
 @pytest.fixture(params=["one thread", "torch's threads", "the pool"])
 def threads(request, monkeypatch) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(1 if request.param == "one thread" else 2)
+    torch.set_num_threads(1 if request.param == "one thread" else 3)
     if request.param == "the pool":
         monkeypatch.setattr(workers, "_TEAM", None)
     yield
