@@ -673,4 +673,11 @@ TABLE = [
         "Any",
         "forecasting/test_training.py -k lead_nowhere",
     ),
+    Mutation(
+        "workers",
+        "ops/continuous/cpu/workers.py",
+        "    if counts[parts] < -(-tasks // max(1, -(-tasks // parts))):",
+        "    if False:",
+        "ops/test_workers.py -k breaks_off",
+    ),
 ]

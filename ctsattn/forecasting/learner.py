@@ -246,9 +246,9 @@ class Learner(lightning.LightningModule):
 
     def on_train_end(self) -> None:
         """Put the weights to keep in place and say how it went."""
-        log = self.finish()
-        if self.best_weights is not None:
-            choose_targets(self.network, self.trainer.val_dataloaders, self._added)
+        log, held = self.finish(), self.trainer.val_dataloaders
+        if self.best_weights is not None and held is not None:
+            choose_targets(self.network, held, self._added)
         if self.outcome is not None and self.trainer.is_global_zero:
             self.outcome.write_text(json.dumps(asdict(log)))
 

@@ -55,6 +55,8 @@ class Level(nn.Module):
             edges: Where the stretches of time begin that are left out in turn.
             horizon: How far the windows look ahead.
         """
+        if not len(rows.levels):  # a target that no window asks for
+            return
         self.centre[target] = rows.levels.mean(dim=0)
         spread = (rows.levels - self.centre[target]).square().mean(dim=0).sqrt()
         self.unit[target] = torch.where(spread > 0, spread, 1.0)

@@ -106,8 +106,9 @@ def make_stretches(config: Any, spec: TaskSpec, tokens: ObservationTokens | Patc
     """
     patch, known = config.query_patch, bool(spec.num_known or spec.known_codes)
     if patch == "auto":
-        alone = known or config.join_channels or not isinstance(tokens, PatchTokens)
-        patch = None if alone else length_for(spec, tokens.length)
+        patch = None
+        if isinstance(tokens, PatchTokens) and not (known or config.join_channels):
+            patch = length_for(spec, tokens.length)
     if patch is not None and known:
         raise ValueError(
             f"With `query_patch` {patch!r} a stretch of time is answered at once, but covariates that are "

@@ -82,6 +82,20 @@ def test_a_level_to_which_all_targets_return_is_learned_from_all(by_level, most)
         assert len(kernel.by_level.weight) == (1 if by_level == "shared" else 2)
 
 
+def test_a_target_that_is_never_asked_for_has_no_level_and_spoils_no_other():
+    kernel = LearnedKernel(DAILY, by_level=True)
+    path, cutoff = windows(kernel)
+    mean = 10 * torch.randn(len(path), 2, 1)
+    truth, asked = -0.5 * mean.expand(-1, -1, 4), torch.ones(len(path), 2, 4, dtype=torch.bool)
+    asked[:, 1] = False
+    at = torch.arange(1.0, 5.0).expand(len(path), 4)
+    kernel.solve([kernel.rows(path + mean, truth, asked, at, cutoff)])
+    assert all(value.isfinite().all() for value in kernel.state_dict().values())
+    said = kernel.by_level(levels_of(path + mean))
+    assert (said[:, 1] == 0).all()
+    assert (said[:, 0] - truth[:, 0]).square().mean() < 0.1 * truth[:, 0].square().mean()
+
+
 def test_one_level_for_all_does_not_tell_targets_apart():
     kernel = LearnedKernel(DAILY, by_level="shared")
     path, cutoff = windows(kernel)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from array import array
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -226,38 +224,6 @@ def test_many_threads_of_python_may_call_it_at_once(threads) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: cpu.core(*given, 1.0)[0], range(12)))
     assert all(torch.equal(x, expected) for x in found)
-
-
-@pytest.mark.parametrize("has_team", [True, False], ids=["threads of torch", "pool"])
-@pytest.mark.parametrize("finely", [True, False])
-def test_every_task_is_done_once_whoever_does_it(
-    threads, has_team: bool, finely: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workers = pytest.importorskip("ctsattn.ops.continuous.cpu.workers")
-    from numba import carray, cfunc, types
-
-    from ctsattn.ops.continuous.cpu.addresses import pointer_to
-    from ctsattn.ops.continuous.cpu.places import CLOCK, FAILED, HEADER, PARTS, TASKS, part_of
-
-    @cfunc(types.void(types.voidptr))
-    def kernel(place):  # the seventh task fails
-        call = carray(place, (HEADER,), np.int64)
-        done = carray(pointer_to(call[CLOCK]), (call[TASKS],), np.int64)
-        for turn in range(call[PARTS]):
-            for task in part_of(call, turn):
-                done[task] += 1
-                if task == 7:
-                    call[FAILED] = 1
-
-    if not has_team:
-        monkeypatch.setattr(workers, "_TEAM", None)
-    for number in (1, 3):
-        threads(number)
-        for tasks, nanoseconds in ((16, 1.0), (100, 1e6), (7, 1e6)):
-            done, call = np.zeros(tasks, np.int64), array("q", bytes(8 * HEADER))
-            call[CLOCK] = done.ctypes.data
-            assert workers.deal(kernel.ctypes, call, tasks, nanoseconds, finely) == (tasks <= 7)
-            assert (done == 1).all()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

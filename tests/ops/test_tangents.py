@@ -90,6 +90,15 @@ def test_the_tangent_of_a_sink_is_one_too(part):
         tangent("cpu")
 
 
+@pytest.mark.parametrize("way", [dual, jvp])
+def test_a_call_like_one_that_was_answered_before_is_looked_at_anew(way):
+    given = list(inputs(SHAPE))
+    for _ in range(2):
+        continuous_attention(*given)
+    expected = difference(continuous_attention, given, 0)
+    torch.testing.assert_close(way(continuous_attention, given, 0), expected, rtol=1e-5, atol=1e-7)
+
+
 def test_what_carries_no_tangent_runs_on_any_backend_beside_what_does():
     given = inputs(SHAPE)
     with forward_ad.dual_level():

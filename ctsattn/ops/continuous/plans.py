@@ -19,9 +19,10 @@ from ctsattn._checks import are_plain, is_recording
 from ctsattn.ops.continuous.request import Request
 
 try:
-    from torch._C._dynamo.guards import TensorGuards
+    from torch._C._dynamo import guards as _guards
 except ImportError:  # then every call is checked anew
-    TensorGuards = None
+    _guards = None
+TensorGuards: Any = getattr(_guards, "TensorGuards", None)
 
 # From q, k, v and times to outputs, or None where the values of the times need more.
 Way = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor | None]

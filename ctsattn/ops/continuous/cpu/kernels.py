@@ -15,7 +15,7 @@ from ctsattn.ops.continuous.cpu import knots as first_order
 from ctsattn.ops.continuous.cpu.backward import Found, Slopes
 from ctsattn.ops.continuous.cpu.caching import SOURCES, compiled_for_threads
 from ctsattn.ops.continuous.cpu.forward import Answer
-from ctsattn.ops.continuous.cpu.places import BATCH, FAILED, PARTS, part_of
+from ctsattn.ops.continuous.cpu.places import BATCH, FAILED, PARTS, done, part_of
 from ctsattn.ops.continuous.cpu.tiles import (
     DGAPS,
     DK,
@@ -77,6 +77,7 @@ def _entries(sources: str, real: type, rule: int) -> tuple[Any, Any]:
                 fine = first_order.answer_tiles(inputs, sizes, factors, part, answer, limits)
             if not fine:
                 call[FAILED] = 1
+            done(call, part)
 
     @compiled_for_threads
     def backward(place):
@@ -111,5 +112,6 @@ def _entries(sources: str, real: type, rule: int) -> tuple[Any, Any]:
                 exact_back.differentiate_tiles(inputs, slopes, sizes, factors, splits, part, found, *wanted)
             else:
                 first_order.differentiate_tiles(inputs, slopes, sizes, factors, splits, part, found, *wanted)
+            done(call, part)
 
     return forward, backward

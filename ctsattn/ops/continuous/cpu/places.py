@@ -10,8 +10,9 @@ from torch import Tensor
 from ctsattn.ops.continuous.cpu.addresses import call_at, pointer_to, take_one
 
 # What stands first in every call. Of its tasks: their number, the parts that they are taken in, the address
-# of a count for each part, the address of a function that numbers threads, if there is one, whether one has
-# failed. Then the rows of the batch; address of the clock, bytes from a row of it to the next, and its kind.
+# of a count for each part and one of those done, the address of a function that numbers threads, if there is
+# one, whether one has failed. Then the rows of the batch; address of the clock, bytes from a row of it to the
+# next, and its kind.
 TASKS, PARTS, COUNTS, WHO, FAILED, BATCH, CLOCK, CLOCK_STEP, CLOCK_KIND, HEADER = range(10)
 
 
@@ -31,3 +32,10 @@ def part_of(call, turn):
         return range(0)
     size = (call[TASKS] + call[PARTS] - 1) // call[PARTS]
     return range(part * size, min((part + 1) * size, call[TASKS]))
+
+
+@njit(nogil=True)
+def done(call, part):
+    """Count a part as done: an exception ends a thread of compiled code, and no caller hears of it."""
+    if len(part) > 0:
+        take_one(pointer_to(call[COUNTS] + 8 * call[PARTS]))

@@ -50,7 +50,9 @@ def turn(out, out_at, out_row, x, x_at, x_row, rows, columns, factors):
     whole_rows, whole_columns = rows - rows % width, columns - columns % width
     for r in range(0, whole_rows, width):
         for c in range(0, whole_columns, width):
-            _turn_square(out, out_at + c * out_row + r, out_row, x, x_at + r * x_row + c, x_row, factors, c)
+            to, at = out_at + c * out_row + r, x_at + r * x_row + c
+            # An intrinsic gets numba's context by itself.
+            _turn_square(out, to, out_row, x, at, x_row, factors, c)  # pyright: ignore[reportCallIssue]
     for r in range(rows):
         for c in range(whole_columns if r < whole_rows else 0, columns):
             out[out_at + c * out_row + r] = x[x_at + r * x_row + c] * factors[c]

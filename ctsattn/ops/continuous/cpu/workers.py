@@ -38,6 +38,9 @@ def deal(kernel: Any, call: array, tasks: int, nanoseconds: float, finely: bool 
 
     Returns:
         Whether none has failed.
+
+    Raises:
+        MemoryError: A thread ended before its tasks were done.
     """
     total, threads, parts = tasks * nanoseconds, 1, 1
     if total >= (_WORTH_SHARING if _TEAM is None else _WORTH_A_TEAM):
@@ -46,7 +49,7 @@ def deal(kernel: Any, call: array, tasks: int, nanoseconds: float, finely: bool 
         parts = threads
         if finely or _TEAM is None:
             parts = min(tasks, max(threads, int(total / _AT_ONCE)))
-    counts = array("q", bytes(8 * parts))
+    counts = array("q", bytes(8 * (parts + 1)))
     call[TASKS], call[PARTS], call[COUNTS] = tasks, parts, counts.buffer_info()[0]
     address = call.buffer_info()[0]
     if threads == 1:
@@ -56,7 +59,13 @@ def deal(kernel: Any, call: array, tasks: int, nanoseconds: float, finely: bool 
     else:
         start, call[WHO] = _TEAM
         start(kernel, address, threads, 0)
-    return call[FAILED] == 0
+    if call[FAILED]:
+        return False
+    if counts[parts] < -(-tasks // max(1, -(-tasks // parts))):
+        raise MemoryError(
+            "A thread of a kernel ended before its work was done: it found no memory to work in."
+        )
+    return True
 
 
 def _team() -> tuple[Any, int] | None:
